@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from records.trial import Breakdown, Failed, Measured, Outcome, Trial
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
-from search.report.outcome import TIP_CHARS
+from search.report.explored import TIP_CHARS
 from search.report.summary import searched_elsewhere
 from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
 from search.views.charts import Bar, bar_chart

@@ -17,6 +17,14 @@ from records.trial import History, MetricValue, Repeat, Trial
 from search.loop.finding import Finding, final_finding, find, trial_spread
 from search.loop.leader import counted, study_leader
 from search.loop.learned import LearnedConstraint, learned_constraints
+from search.report.explored import (
+    StudyFront,
+    StudyHistory,
+    StudyKnobs,
+    study_front,
+    study_history,
+    study_knobs,
+)
 from search.report.summary import StudyRecord, report_lines
 from search.settings import status
 from search.study.spaces import space_of
@@ -37,6 +45,9 @@ class ReportData:
     """
 
     record: StudyRecord
+    explored: StudyHistory
+    front: StudyFront
+    knobs: StudyKnobs
     status: str
     finding: Finding
     scoring: Scoring
@@ -63,6 +74,9 @@ class ReportData:
             summary[label] = (*summary.get(label, ()), words)
         return cls(
             record=record,
+            explored=study_history(row, store),
+            front=study_front(row, store),
+            knobs=study_knobs(row, store),
             status=now,
             finding=finding,
             scoring=scoring,

@@ -1,26 +1,23 @@
 """Report sections about the outcome: best trial, history, Pareto front, failures, warnings."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 
-from evaluator.objective import Scoring
-from records.trial import Failed, FailureKind, History, Trial
-from search.loop.leader import FrontMember, own_values, unbeaten
+from records.trial import Failed, FailureKind, Trial
+from search.loop.leader import FrontMember
 from search.report.data import ReportData
-from search.report.summary import spread_words
+from search.report.explored import (
+    FrontPoint,
+    StudyFront,
+    axis_label,
+    draw_fronts,
+    draw_history,
+    shown_axis,
+    shown_value,
+)
 from search.strategies.lessons import ordinals_words
 from search.study.spaces import parts
 from search.transfer.audit import CHECKS
-from search.views.charts import (
-    BestInterval,
-    Ended,
-    ErrorBar,
-    FrontMark,
-    TrialMark,
-    front_chart,
-    history_chart,
-)
 from search.views.diagnosis import diagnosis_lines, diagnosis_of
 from search.views.document import (
     Block,
@@ -36,17 +33,9 @@ from search.views.document import (
     left_out_words,
     metric_cell,
     number,
-    thin,
 )
-from search.views.format import (
-    differing_knobs,
-    format_flags,
-    format_number,
-    one_line,
-    reached_words,
-)
+from search.views.format import differing_knobs, format_flags, one_line, reached_words
 from search.views.study import results_in_contexts
-from search.views.terminal import result_words
 
 EVIDENCE = (
     *("baseline", "caveat", "where time goes", "against the seed", "tied", "unreliable"),
@@ -132,153 +121,63 @@ def _metrics(data: ReportData, seed: Trial | None, best: Trial) -> Table:
     )
 
 
-TIP_CHARS = 300
-LABEL_CHARS = 60
-
-
 def history_section(data: ReportData) -> Section | None:
     """Every trial in order; None where nothing was measured."""
-    points = [_point(trial, data) for trial in data.history]
-    if not any(point.value is not None for point in points):
+    found = data.explored
+    drawn = draw_history(found)
+    if not drawn:
         return None
-    count, leaders = len(points), _leaders(points, data.scoring.sign)
-    points = thin(points, lambda point: point.ordinal in leaders)
-    chart = history_chart(
-        points,
-        _best_interval(data),
-        label=objective_label(data.scoring),
-        lower_is_better=data.scoring.lower_is_better,
-    )
-    better = "lower" if data.scoring.lower_is_better else "higher"
+    better = "lower" if found.axis.lower_is_better else "higher"
     return Section(
         name="history",
         heading="Optimization history",
         lead=f"One mark per trial in launch order; {better} is better. A failed trial is a tick on "
         "the axis; the best trial shows the interval over its launches."
-        f"{left_out_words(len(points), count)}",
-        blocks=(Chart(drawn=chart, about=f"{objective_label(data.scoring)} of each trial"),),
+        f"{left_out_words(found.shown, found.total)}",
+        blocks=(Chart(drawn=drawn, about=f"{axis_label(found.axis)} of each trial"),),
     )
-
-
-def _leaders(points: Sequence[TrialMark], sign: int) -> set[int]:
-    """Trials that were the best so far when they ended."""
-    leaders: set[int] = set()
-    least = math.inf
-    for point in points:
-        if point.value is not None and point.ended == "measured" and sign * point.value < least:
-            least = sign * point.value
-            leaders.add(point.ordinal)
-    return leaders
-
-
-def trial_tip(trial: Trial, history: History) -> str:
-    """A trial in a line: the tooltip of its mark."""
-    config = "" if trial.config is None else f": {trial.config}"
-    if isinstance(trial.outcome, Failed):
-        return one_line(f"trial {trial.ordinal} failed, {trial.outcome}{config}", TIP_CHARS)
-    words = result_words(trial, history)
-    score = f", {words}" if words else ""
-    return one_line(f"trial {trial.ordinal}{score}{config}", TIP_CHARS)
-
-
-def _point(trial: Trial, data: ReportData) -> TrialMark:
-    ended: Ended = "failed"
-    if trial.score is not None:
-        ended = "breaks a limit" if trial.score.broken else "measured"
-    reached = data.reached(trial)
-    value = None if reached is None else reached.centre
-    return TrialMark(
-        ordinal=trial.ordinal, value=value, ended=ended, tip=trial_tip(trial, data.history)
-    )
-
-
-def _best_interval(data: ReportData) -> BestInterval | None:
-    best, result = data.best, data.finding.result
-    if best is None or result is None or result.launch_count < 2:
-        return None
-    words = spread_words(result, data.scoring.unit)
-    return BestInterval(
-        ordinal=best.ordinal,
-        centre=result.centre,
-        low=result.low,
-        high=result.high,
-        tip=f"trial {best.ordinal} repeated: {words}",
-    )
-
-
-def objective_label(scoring: Scoring) -> str:
-    """An objective as an axis names it."""
-    unit = f" ({scoring.unit})" if scoring.unit else ""
-    return f"{one_line(scoring.expression.text, LABEL_CHARS)}{unit}"
-
-
-LEAST_POINTS = 3
-OTHER_AXES = ("peak_memory", "rank_count")
-"""Resources of a trial against which its objective is drawn where there is only one."""
 
 
 def front_section(data: ReportData) -> Section | None:
     """The front of several objectives, or of the objective against what trials take."""
-    if data.scoring.more:
-        return _asked_front(data)
-    for name in OTHER_AXES:
-        section = _traded(data, name)
-        if section is not None:
-            return section
-    return None
-
-
-def _asked_front(data: ReportData) -> Section | None:
-    members = {member.ordinal: member for member in data.finding.front}
-    measured = [
-        (trial, values)
-        for trial in data.history.measured
-        if (values := own_values(trial, data.scoring)) is not None
-    ]
-    if not members or not measured:
+    found = data.front
+    front = [point for point in found.points if point.on_front]
+    if not front:
         return None
-    shown = thin(measured, lambda one: one[0].ordinal in members)
-    main, *others = data.scoring.objectives
-    charts = [
-        Chart(
-            drawn=front_chart(
-                [
-                    _pair(data, trial, values, members.get(trial.ordinal), place)
-                    for trial, values in shown
-                ],
-                x_label=_axis(main),
-                y_label=_axis(other),
-                line=len(others) == 1,
-            ),
-            about=f"{objective_label(other)} against {objective_label(main)}",
+    charts = (Chart(drawn=drawn, about=about) for about, drawn in draw_fronts(found))
+    if found.is_multi_objective:
+        heading = "Pareto front"
+        lead = (
+            f"No trial is better than these {len(front)} in every objective; choosing between "
+            "them is a trade-off."
         )
-        for place, other in enumerate(others, start=1)
-    ]
+        table = _front_table(data, data.finding.front)
+    else:
+        name = found.axes[1].name
+        heading = f"Trade-offs with {name}"
+        lead = f"No trial is better than the named ones in both {name} and the objective."
+        table = _trade_table(found, front)
     return Section(
         name="front",
-        heading="Pareto front",
-        lead=f"No trial is better than these {len(members)} in every objective; choosing between "
-        f"them is a trade-off.{left_out_words(len(shown), len(measured))}",
-        blocks=(*charts, _front_table(data, data.finding.front)),
+        heading=heading,
+        lead=lead + left_out_words(found.shown, found.total),
+        blocks=(*charts, table),
     )
 
 
-def _pair(
-    data: ReportData, trial: Trial, values: Sequence[float], member: FrontMember | None, place: int
-) -> FrontMark:
-    reached = data.reached(trial)
-    x, y = values[0] if reached is None else reached.centre, values[place]
-    bars = [ErrorBar(centre=x), ErrorBar(centre=y)]
-    if member is not None:
-        spreads = (member.reached[0].value, member.reached[place].value)
-        bars = [ErrorBar(centre=each.centre, low=each.low, high=each.high) for each in spreads]
-    return FrontMark(
-        name=str(trial.ordinal),
-        x=bars[0],
-        y=bars[1],
-        on_front=member is not None,
-        is_limited=trial.score is not None and bool(trial.score.broken),
-        tip=trial_tip(trial, data.history),
+def _trade_table(found: StudyFront, front: Sequence[FrontPoint]) -> Table:
+    objective, taken = (axis_label(shown_axis(axis)) for axis in found.axes)
+    rows = sorted(
+        (shown_value(cost, found.axes[1]).centre, shown_value(value, found.axes[0]).centre, ordinal)
+        for ordinal, (value, cost) in ((point.ordinal, point.values) for point in front)
+    )
+    return Table(
+        about=f"Best {objective} for each {found.axes[1].name}",
+        headings=("trial", taken, objective),
+        rows=tuple(
+            TableRow.of(f"trial {ordinal}", number(cost), number(value))
+            for cost, value, ordinal in rows
+        ),
     )
 
 
@@ -290,74 +189,9 @@ def _front_table(data: ReportData, members: Sequence[FrontMember]) -> Table:
         values = [each.value for each in member.reached]
         cells = (Cell(text=reached_words(each), value=each.centre) for each in values)
         rows.append(TableRow.of(f"trial {member.ordinal}", *cells, code(config)))
-    names = map(objective_label, data.scoring.objectives)
+    names = map(axis_label, data.front.axes)
     about = "The Pareto front, best in the main objective first"
     return Table(about=about, headings=("trial", *names, "sets"), rows=tuple(rows))
-
-
-def _traded(data: ReportData, name: str) -> Section | None:
-    """The objective against a metric; None where there is no trade-off between them."""
-    if data.study.objective.expression == name:
-        return None
-    pairs, label = _taken(data, name)
-    front = [pair for pair in pairs if pair.on_front]
-    if len(pairs) < LEAST_POINTS or len(front) < 2:
-        return None
-    rows = tuple(
-        TableRow.of(f"trial {pair.name}", number(pair.x.centre), number(pair.y.centre))
-        for pair in sorted(front, key=lambda pair: pair.x.centre)
-    )
-    objective = objective_label(data.scoring)
-    shown = thin(pairs, lambda pair: pair.on_front)
-    chart = front_chart(shown, x_label=f"{label}, lower is better", y_label=_axis(data.scoring))
-    return Section(
-        name="front",
-        heading=f"Trade-offs with {name}",
-        lead=f"No trial is better than the named ones in both {name} and the objective."
-        + left_out_words(len(shown), len(pairs)),
-        blocks=(
-            Chart(drawn=chart, about=f"{objective} against {name}"),
-            Table(
-                about=f"Best {objective} for each {name}",
-                headings=("trial", label, objective),
-                rows=rows,
-            ),
-        ),
-    )
-
-
-def _taken(data: ReportData, name: str) -> tuple[list[FrontMark], str]:
-    """Every trial by a metric and the objective, and what the metric is called with its unit."""
-    found = [
-        (trial, trial.score, reached.centre, metric)
-        for trial in data.history.measured
-        if trial.score is not None
-        and (reached := data.reached(trial)) is not None
-        and (metric := data.metric(trial, name)) is not None
-    ]
-    sign = data.scoring.sign
-    costs = {trial.ordinal: (sign * value, metric.value) for trial, _, value, metric in found}
-    front = set(unbeaten(costs))
-    unit = found[0][3].unit if found else ""
-    size, shown_unit = (2**20, "MiB") if unit == "bytes" else (1, unit)
-    label = f"{name} ({shown_unit})" if shown_unit else name
-    pairs = [
-        FrontMark(
-            name=str(trial.ordinal),
-            x=ErrorBar(centre=metric.value / size),
-            y=ErrorBar(centre=value),
-            on_front=trial.ordinal in front,
-            is_limited=bool(score.broken),
-            tip=f"{trial_tip(trial, data.history)}; {label} {format_number(metric.value / size)}",
-        )
-        for trial, score, value, metric in found
-    ]
-    return pairs, label
-
-
-def _axis(scoring: Scoring) -> str:
-    better = "lower" if scoring.lower_is_better else "higher"
-    return f"{objective_label(scoring)}, {better} is better"
 
 
 CAUSE_CHARS = 500

@@ -1,7 +1,7 @@
 """Report sections about the study: its definition, knobs, best policy, how to reproduce it."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from difflib import unified_diff
 
 from evaluator.objective import Scoring
@@ -9,15 +9,13 @@ from policies.space import Knob, Space
 from records.errors import StudyError
 from records.expression import format_bytes
 from records.machine import LaunchRecord
-from records.study import Budget, Environment, Link, Origin, Study, Value, choices_of
-from records.trial import Artifact, Config, Measured, Policy, Trial
+from records.study import Budget, Environment, Link, Origin, Study
+from records.trial import Artifact, Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
-from search.report.outcome import trial_tip
+from search.report.explored import draw_knobs
 from search.report.summary import searched_elsewhere
 from search.strategies.lessons import ordinals_words
-from search.views.charts import ParallelAxis as ChartKnob
-from search.views.charts import ParallelLine, parallel_chart
 from search.views.document import (
     Block,
     Chart,
@@ -30,7 +28,6 @@ from search.views.document import (
     code,
     left_out_words,
     number,
-    thin,
 )
 from search.views.format import (
     format_bandwidth,
@@ -40,7 +37,6 @@ from search.views.format import (
     work_words,
 )
 from search.views.machine import machine_line
-from search.views.svg import scale_of
 
 CHOICES_SHOWN = 24
 WORDS_CHARS = 600
@@ -220,77 +216,24 @@ def _knob(knob: Knob) -> TableRow:
     )
 
 
-MOST_AXES = 11
-MOST_LINES = 300
-
-
 def knobs_section(data: ReportData) -> Section | None:
     """Every configuration as a line; None where nothing was varied."""
-    trials = [trial for trial in data.history if trial.config is not None and trial.launched]
-    knobs = varied(data.study, [trial.config for trial in trials if trial.config is not None])
-    if len(knobs) < 2 or len(trials) < 2:
+    found = data.knobs
+    drawn = draw_knobs(found)
+    if drawn is None:
         return None
-    ranked = {trial.ordinal: place for place, trial in enumerate(data.history.ranked)}
-    half = MOST_LINES // 2  # the best half, and some of the others
-    is_good = {ordinal for ordinal, place in ranked.items() if place < half}
-    shown = trials
-    if len(trials) > MOST_LINES:
-        shown = thin(trials, lambda trial: trial.ordinal in is_good, half)
-    values = [found.centre for trial in shown if (found := data.reached(trial)) is not None]
-    last = scale_of(values, 0.0, 1.0)
-    axes = [ChartKnob(name=name, choices=tuple(map(str, choices))) for name, choices in knobs]
-    lines = [_tried(data, trial, knobs, ranked) for trial in shown]
     return Section(
         name="knobs",
         heading="Configurations tried",
-        lead="One line per launched configuration, through its settings to its result. Dashed "
-        "lines failed; a line below an axis does not have that knob."
-        + left_out_words(len(shown), len(trials)),
+        lead="One line per configuration, through its settings to its result. Dashed lines "
+        "failed; a line below an axis does not have that knob."
+        + left_out_words(found.shown, found.total),
         blocks=(
             Chart(
-                drawn=parallel_chart(axes, lines, last, data.scoring.expression.text),
+                drawn=drawn,
                 about="Parallel coordinates; the table of all trials shows the same data",
             ),
         ),
-    )
-
-
-def varied(study: Study, configs: Sequence[Config]) -> list[tuple[str, tuple[Value, ...]]]:
-    """Knobs of which several values were tried, with these in their order."""
-    found: list[tuple[str, tuple[Value, ...]]] = []
-    for dimension in study.space.dimensions:
-        name = dimension.name
-        tried = {config.values.get(name) for config in configs}
-        if len(tried) < 2:
-            continue
-        try:
-            known = choices_of(dimension)
-        except StudyError:
-            known = ()
-        others = sorted((v for v in tried if v is not None and v not in known), key=str)
-        values = (*(choice for choice in known if choice in tried), *others)
-        found.append((name, values))
-    return found[:MOST_AXES]
-
-
-def _tried(
-    data: ReportData,
-    trial: Trial,
-    knobs: Sequence[tuple[str, tuple[Value, ...]]],
-    ranked: Mapping[int, int],
-) -> ParallelLine:
-    config = {} if trial.config is None else trial.config.values
-    last = max(1, len(ranked) - 1)
-    rank = None if trial.score is None else ranked.get(trial.ordinal, last) / last
-    reached = data.reached(trial)
-    return ParallelLine(
-        places=tuple(
-            values.index(config[name]) if name in config else None for name, values in knobs
-        ),
-        value=None if reached is None else reached.centre,
-        rank=rank,
-        is_best=trial is data.best,
-        tip=trial_tip(trial, data.history),
     )
 
 

@@ -16,10 +16,11 @@ from search.compare.view import comparisons_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
 from search.loop.finding import leader_of
+from search.report.explored import Interval
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
-from search.service.data import Form, Interval, compare_recorded
+from search.service.data import Form, compare_recorded
 from search.service.limits import HeldResponse
 from search.service.models import (
     Board,

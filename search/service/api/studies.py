@@ -17,9 +17,10 @@ from records.store.queries import StudyQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from search.loop.finding import best_result, final_finding, leader_of
+from search.report.explored import StudyFront, StudyHistory, StudyKnobs
 from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
-from search.service.data import StudyFront, StudyHistory, StudyKnobs, disturbed_study
+from search.service.data import disturbed_study
 from search.service.events import stream_events
 from search.service.limits import HeldResponse
 from search.service.models import (

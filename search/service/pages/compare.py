@@ -14,16 +14,11 @@ from records.store.store import Store
 from records.trial import Trial
 from search.compare.sides import TrialSide
 from search.compare.view import verdict_words, why_words
+from search.report.explored import StudyHistory, repeat_spreads
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset
 from search.service.api.trials import policy_of, side_of
-from search.service.data import (
-    StudyHistory,
-    compare_recorded,
-    disturbed_trials,
-    knob_values,
-    repeat_spreads,
-)
+from search.service.data import compare_recorded, disturbed_trials, knob_values
 from search.service.pages.base import OneStudy, drawing, page, visible
 from search.service.pages.study import result_words
 from search.service.pages.trials import remarks_of

@@ -1,6 +1,5 @@
 """The page that explores a study: its Pareto front, parallel coordinates, and a table of both."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,23 +9,21 @@ from records.errors import StudyError
 from records.store.queries import TrialOutline
 from records.store.rows import StudyRow
 from records.store.store import Store
-from search.service.data import Axis, FrontPoint, Interval, StudyFront, StudyKnobs, outlines_of
-from search.service.pages.base import OneStudy, StudyPage, drawing
-from search.views.charts import (
-    ErrorBar,
-    FrontMark,
-    ParallelAxis,
-    ParallelLine,
-    front_chart,
-    parallel_chart,
+from search.report.explored import (
+    FrontPoint,
+    StudyFront,
+    StudyKnobs,
+    axis_label,
+    draw_fronts,
+    draw_knobs,
+    outlines_of,
+    shown_axis,
+    shown_value,
 )
-from search.views.format import format_flags, format_number, one_line
-from search.views.svg import scale_of
+from search.service.pages.base import OneStudy, StudyPage, drawing
+from search.views.format import format_flags, format_number
 
 router = APIRouter(include_in_schema=False)
-
-LABEL_CHARS = 50
-MIB = 2.0**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +54,11 @@ def explore(at: OneStudy, against: Annotated[str, Query(max_length=120)] = "") -
         problem=problem,
         metrics=_metrics(at),
         front=front,
-        fronts=[(words, drawing(svg)) for words, svg in _front_charts(front)],
+        fronts=[(words, drawing(svg)) for words, svg in draw_fronts(front)],
         knobs=knobs,
-        tried=drawing(_knob_chart(knobs)),
+        tried=drawing(draw_knobs(knobs)),
         rows=_rows(row, front, knobs, records),
-        axis_name=_axis_name,
+        axis_names=[axis_label(shown_axis(axis)) for axis in front.axes],
     )
 
 
@@ -72,80 +69,6 @@ def _metrics(at: StudyPage) -> list[str]:
         return []
     values = at.records.metric_values(at.row.id, best.ordinal).get(best.ordinal, ())
     return [each.name for each in values if each.name != at.row.study.objective.expression]
-
-
-def _front_charts(front: StudyFront) -> Iterator[tuple[str, str]]:
-    """Yield charts of the main axis against each other one, each with its description."""
-    if len(front.axes) < 2 or not front.points:
-        return
-    main, *others = front.axes
-    for place, other in enumerate(others, start=1):
-        pairs = [_pair(point, front, place) for point in front.points]
-        # What a trial costs is the x-axis, as readers expect; several objectives keep their order.
-        across, upwards = (main, other) if front.is_multi_objective else (other, main)
-        chart = front_chart(
-            pairs, x_label=_label(across), y_label=_label(upwards), line=len(others) == 1
-        )
-        yield f"{_axis_name(upwards)} against {_axis_name(across)}", chart
-
-
-def _pair(point: FrontPoint, front: StudyFront, place: int) -> FrontMark:
-    main, other = (
-        _reach(point.values[0], front.axes[0]),
-        _reach(point.values[place], front.axes[place]),
-    )
-    return FrontMark(
-        name=str(point.ordinal),
-        x=main if front.is_multi_objective else other,
-        y=other if front.is_multi_objective else main,
-        on_front=point.on_front,
-        is_limited=point.is_limited,
-        tip=point.words,
-        trial=point.ordinal,
-    )
-
-
-def _reach(value: Interval, axis: Axis) -> ErrorBar:
-    size = MIB if axis.unit == "bytes" else 1.0
-    ends = [None if end is None else end / size for end in (value.low, value.high)]
-    return ErrorBar(centre=value.centre / size, low=ends[0], high=ends[1])
-
-
-def _axis_name(axis: Axis) -> str:
-    """Return an axis with the unit of its numbers here."""
-    unit = "MiB" if axis.unit == "bytes" else axis.unit
-    name = one_line(axis.name, LABEL_CHARS)
-    return f"{name} ({unit})" if unit else name
-
-
-def _label(axis: Axis) -> str:
-    return f"{_axis_name(axis)}, {'lower' if axis.lower_is_better else 'higher'} is better"
-
-
-def _knob_chart(found: StudyKnobs) -> str | None:
-    """Draw configurations as lines; None where nothing was varied."""
-    if len(found.knobs) < 2 or len(found.lines) < 2:
-        return None
-    values = [line.value for line in found.lines if line.value is not None]
-    return parallel_chart(
-        [
-            ParallelAxis(name=knob.name, choices=tuple(map(str, knob.choices)))
-            for knob in found.knobs
-        ],
-        [
-            ParallelLine(
-                places=line.places,
-                value=line.value,
-                rank=line.rank,
-                is_best=line.ordinal == found.best,
-                tip=line.words,
-                trial=line.ordinal,
-            )
-            for line in found.lines
-        ],
-        scale_of(values, 0.0, 1.0),
-        _axis_name(found.axis),
-    )
 
 
 def _rows(
@@ -171,7 +94,7 @@ def _row(
         values[0] = format_number(of.value)
     if point is not None:
         reached = zip(point.values, front.axes, strict=True)
-        values = [format_number(_reach(value, axis).centre) for value, axis in reached]
+        values = [format_number(shown_value(value, axis).centre) for value, axis in reached]
     return TrialRow(
         ordinal=of.ordinal,
         values=tuple(values),

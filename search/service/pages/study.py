@@ -25,6 +25,12 @@ from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import cost_usd, with_price
 from search.loop.finding import Finding, final_finding
 from search.loop.leader import Race, study_leader
+from search.report.explored import (
+    are_too_many,
+    draw_history,
+    repeat_spreads,
+    spread_of_trial,
+)
 from search.report.question import question_facts, work_facts
 from search.report.summary import Line, StudyRecord, result_lines, spread_words
 from search.service.access import Reader, Submitter, TheService
@@ -37,12 +43,10 @@ from search.service.api.studies import (
     study_full,
     study_page,
 )
-from search.service.data import are_too_many, repeat_spreads, spread_of_trial
 from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
-from search.views.charts import BestInterval, TrialMark, history_chart, sparkline
-from search.views.document import thin
+from search.views.charts import sparkline
 from search.views.format import format_count, format_elapsed, format_number, one_line, score_words
 from search.views.study import (
     PURPOSES,
@@ -417,29 +421,7 @@ def _history_drawing(row: StudyRow, service: Service) -> Markup | None:
     """Draw the history of a study, again only when its records have changed."""
 
     def draw() -> str:
-        history = service.explored.history(row, service.records)
-        if not any(point.value is not None for point in history.points):
-            return ""
-        led = {each.ordinal for each in history.best_so_far}
-        again, best = history.best_again, None
-        if again is not None and history.best is not None:
-            best = BestInterval(
-                ordinal=history.best,
-                centre=again.centre,
-                low=again.low,
-                high=again.high,
-                tip=f"trial {history.best} over all its launches: {format_number(again.centre)}",
-            )
-        unit = f" in {history.axis.unit}" if history.axis.unit else ""
-        return history_chart(
-            [
-                TrialMark(ordinal=each.ordinal, value=each.value, ended=each.ended, tip=each.words)
-                for each in thin(history.points, lambda each: each.ordinal in led, MOST_MARKS)
-            ],
-            best,
-            label=f"{one_line(history.axis.name, 60)}{unit}",
-            lower_is_better=history.axis.lower_is_better,
-        )
+        return draw_history(service.explored.history(row, service.records), MOST_MARKS)
 
     stamp = service.records.stamp(row.id)
     return drawing(service.drawings.get((row.id, "history"), stamp, draw))

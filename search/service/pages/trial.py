@@ -20,6 +20,7 @@ from records.trial import Artifact, Measured, Outcome, Purpose, Repeat, Trial
 from search.llm.transcripts import RecordedTurn, recorded_turns
 from search.loop.budget import cost_usd
 from search.report.analysis import time_chart
+from search.report.explored import repeat_spreads, repeats_of, spread_of_trial
 from search.service.api.trials import (
     Ordinal,
     bytes_between,
@@ -27,13 +28,7 @@ from search.service.api.trials import (
     file_address,
     trial_of,
 )
-from search.service.data import (
-    disturbed_trials,
-    knob_values,
-    repeat_spreads,
-    repeats_of,
-    spread_of_trial,
-)
+from search.service.data import disturbed_trials, knob_values
 from search.service.models import result_of
 from search.service.pages.base import OneStudy, StudyPage, drawing, visible
 from search.service.pages.study import decision_lines

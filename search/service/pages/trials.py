@@ -20,14 +20,9 @@ from records.store.store import Store
 from records.study import Dimension, choices_of
 from records.trial import Failed, FailureKind, Measured, MetricValue, Trial
 from search.report.analysis import SHOWN_FIRST
+from search.report.explored import are_too_many, repeat_costs, repeat_spreads, spread_of_trial
 from search.service.api.trials import attachment
-from search.service.data import (
-    are_too_many,
-    disturbed_trials,
-    repeat_costs,
-    repeat_spreads,
-    spread_of_trial,
-)
+from search.service.data import disturbed_trials
 from search.service.pages.base import OneStudy
 from search.transfer.entry import trial_documents
 from search.transfer.tables import StudyExport, write_csv

@@ -13,7 +13,7 @@ from records.study import Dimension, Objective
 from records.trial import MetricValue
 from search.loop.finding import leader_of
 from search.loop.leader import study_leader, unbeaten
-from search.service.data import study_front, study_history, study_knobs
+from search.report.explored import study_front, study_history, study_knobs
 from tests.support.records import failed, measured, study, trial
 
 OUTCOMES = st.one_of(st.none(), st.floats(0.1, 10.0))

@@ -10,7 +10,7 @@ import pytest
 from records.store.store import Store
 from records.study import Dimension
 from records.trial import Config, FailureKind, MetricValue, Policy, Repeat, Trial
-from search.service import data as repeats
+from search.report import explored as repeats
 from tests.search.service.conftest import FINISHED
 from tests.search.service.reading_pages import get, links, table
 from tests.support import records as testing

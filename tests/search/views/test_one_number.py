@@ -149,4 +149,4 @@ def test_every_page_and_the_api_show_it(store):
     for page in (listed, explored, overview, policies):
         assert "0.1574" not in page.text
     assert "0.1659" in explored.text
-    assert "first launch alone" in one.text
+    assert "first launch0.1574 s" in one.text

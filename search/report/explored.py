@@ -1,0 +1,580 @@
+"""The charts of a study: its history, Pareto front and parallel coordinates, as data and drawn.
+
+The data are columns of the records and never a whole history, so a study of a hundred thousand
+trials costs no more than what is drawn.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from evaluator.metrics.registry import ALIASES
+from evaluator.objective import Scoring, metrics_read, scoring_of
+from evaluator.timing.decision import Spread, spread
+from records.errors import StudyError
+from records.store.queries import TrialOutline, TrialScore
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.study import Study, Value, choices_of
+from records.trial import Config, MetricValue, Repeat, Score, Trial
+from search.loop.finding import best_result, final_finding, leader_of, repeated_values
+from search.loop.leader import FrontMember, counted, front_over, unbeaten
+from search.views.charts import (
+    BestInterval,
+    Ended,
+    ErrorBar,
+    FrontMark,
+    ParallelAxis,
+    ParallelLine,
+    TrialMark,
+    front_chart,
+    history_chart,
+    parallel_chart,
+)
+from search.views.document import thin
+from search.views.format import format_number, line_words, one_line
+from search.views.svg import scale_of
+
+MOST_REPEATS = 5000
+"""The repeats of a study are read only up to this number: each is read in full."""
+MOST_POINTS = 2000
+MOST_AXES = 11
+MOST_LINES = 300
+TIP_CHARS = 300
+LABEL_CHARS = 60
+OTHER_AXES = ("peak_memory", "rank_count")
+"""What a single objective is drawn against, where trials have it."""
+NAME_CHARS = 80
+MIB = 2.0**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """What a number is, and which way is better."""
+
+    name: str
+    unit: str
+    lower_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A value with its interval, which is null for a single launch."""
+
+    centre: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """A trial: its value, null where it failed; `words` describe it in one line."""
+
+    ordinal: int
+    value: float | None
+    ended: Ended
+    started_at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestSoFar:
+    """A trial that was better than all before it."""
+
+    ordinal: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyHistory:
+    """The trials of a study in their order, `shown` of `total` of them.
+
+    `best` is the trial that won or leads, `best_again` its result over all its launches.
+    """
+
+    axis: Axis
+    points: tuple[HistoryPoint, ...]
+    best_so_far: tuple[BestSoFar, ...]
+    best: int | None
+    best_again: Interval | None
+    shown: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontPoint:
+    """A trial by its value on each axis; on the front with intervals where it was repeated.
+
+    `words` describe it in one line.
+    """
+
+    ordinal: int
+    values: tuple[Interval, ...]
+    on_front: bool
+    is_limited: bool
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFront:
+    """Trials by several numbers, with those that no other beats in all of them.
+
+    `is_multi_objective` where the axes are the objectives of the study; else its objective is shown
+    against another metric. There are no points where there is nothing to trade.
+    """
+
+    axes: tuple[Axis, ...]
+    points: tuple[FrontPoint, ...]
+    is_multi_objective: bool
+    shown: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedKnob:
+    """An axis of parallel coordinates: the values that were tried, in their order."""
+
+    name: str
+    choices: tuple[Value, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedConfig:
+    """A configuration as a line: the place of its choice on each axis, null where it sets none.
+
+    `rank` is its place among all that may lead, 0 for the best and 1 for the worst.
+    """
+
+    ordinal: int
+    places: tuple[int | None, ...]
+    value: float | None
+    rank: float | None
+    ended: Ended
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyKnobs:
+    """What was tried, as parallel coordinates; no lines where nothing was varied."""
+
+    axis: Axis
+    knobs: tuple[TriedKnob, ...]
+    lines: tuple[TriedConfig, ...]
+    best: int | None
+    shown: int
+    total: int
+
+
+def study_history(row: StudyRow, records: Store) -> StudyHistory:
+    """Return every trial in order, thin where there are too many to be drawn."""
+    axis, leader = axis_of(scoring_of(row.study)), leader_of(row, records)
+    found, again = _shown(row, records), repeat_spreads(row, records)
+    sign = 1 if axis.lower_is_better else -1
+    led: list[BestSoFar] = []
+    for each in found:
+        if each.value is None or not each.leads:
+            continue
+        if not led or sign * each.value < sign * led[-1].value:
+            led.append(BestSoFar(ordinal=each.ordinal, value=each.value))
+    return StudyHistory(
+        axis=axis,
+        points=tuple(
+            HistoryPoint(
+                ordinal=each.ordinal,
+                value=each.value,
+                ended=_ended(each),
+                started_at=each.started_at,
+                words=_outline_words(each, again),
+            )
+            for each in found
+        ),
+        best_so_far=tuple(led),
+        best=None if leader is None else leader.ordinal,
+        best_again=_again(row, leader, records),
+        shown=len(found),
+        total=records.counts(row.id).trials,
+    )
+
+
+def study_front(row: StudyRow, records: Store, against: str | None = None) -> StudyFront:
+    """Return the objectives against each other, or the only one against the metric `against`.
+
+    Without `against` that is the first of `OTHER_AXES` with a trade-off. Raises `StudyError` where
+    no trial has that metric.
+    """
+    scoring = scoring_of(row.study)
+    if against is None and scoring.more:
+        return _asked_front(row, scoring, records)
+    if against is not None:
+        found = _traded(row, scoring, against, records)
+        if found is None:
+            name = one_line(against, NAME_CHARS)
+            raise StudyError(f"no measured trial of study {row.id} has a metric {name!r}")
+        return found
+    for name in OTHER_AXES:
+        found = None if name == scoring.expression.text else _traded(row, scoring, name, records)
+        if found is not None and sum(point.on_front for point in found.points) > 1:
+            return found
+    return StudyFront(
+        axes=(axis_of(scoring),), points=(), is_multi_objective=False, shown=0, total=0
+    )
+
+
+def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
+    """Return configurations as lines: all, or the best and some of the others."""
+    total, leader = records.counts(row.id).trials, leader_of(row, records)
+    ordinals = None
+    if total > MOST_LINES:
+        half = MOST_LINES // 2
+        spread = records.sampled_ordinals(row.id, half, limited=bool(row.study.limits))
+        ordinals = {*records.leading(row.id, half), *spread}
+    found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
+    again = repeat_spreads(row, records)
+    ranks = records.ranks(row.id, [each.ordinal for each in found], _costs(row, again))
+    last = max(1, max(ranks.values(), default=1))
+    tried = _varied(row.study, [each.config for each in found if each.config is not None])
+    knobs = tuple(TriedKnob(name=name, choices=choices) for name, choices in tried)
+    return StudyKnobs(
+        axis=axis_of(scoring_of(row.study)),
+        knobs=knobs,
+        lines=tuple(_tried(each, knobs, ranks, last, again) for each in found) if knobs else (),
+        best=None if leader is None else leader.ordinal,
+        shown=len(found) if knobs else 0,
+        total=total,
+    )
+
+
+def are_too_many(row: StudyRow, store: Store) -> bool:
+    """Return whether pages do without the repeats of a study."""
+    return store.counts(row.id).repeats > MOST_REPEATS
+
+
+def repeats_of(row: StudyRow, store: Store) -> tuple[Repeat, ...]:
+    """Return the repeats of a study; none where there are too many."""
+    return () if are_too_many(row, store) else store.repeats(row.id)
+
+
+def repeat_spreads(row: StudyRow, store: Store) -> Mapping[int, Spread]:
+    """Return the result of each repeated trial over all launches that count.
+
+    It is the number that the terminal shows; see `search.loop.leader.supported_values`.
+    """
+    if are_too_many(row, store):
+        return {}
+    return {ordinal: spread(values) for ordinal, values in repeated_values(row, store).items()}
+
+
+def repeat_costs(row: StudyRow, store: Store) -> Mapping[int, float]:
+    """Return the costs of repeated trials, lower is better."""
+    return _costs(row, repeat_spreads(row, store))
+
+
+def spread_of_trial(trial: Trial, again: Mapping[int, Spread]) -> Spread | None:
+    """Return the result of a trial over all its launches; None without a score."""
+    if trial.score is None:
+        return None
+    return again.get(trial.ordinal) or spread([trial.score.value])
+
+
+def outlines_of(
+    row: StudyRow, store: Store, ordinals: Iterable[int] | None = None
+) -> tuple[TrialOutline, ...]:
+    """Return finished trials in outline, oldest first, with results over all launches."""
+    again = repeat_spreads(row, store)
+    costs = _costs(row, again)
+    return tuple(
+        replace(
+            each,
+            value=again[each.ordinal].centre,
+            cost=costs[each.ordinal],
+            launch_count=again[each.ordinal].launch_count,
+        )
+        if each.value is not None and each.ordinal in again
+        else each
+        for each in store.outlines(row.id, ordinals)
+    )
+
+
+def draw_history(found: StudyHistory, most: int = MOST_POINTS) -> str:
+    """Draw every trial in order, or the best so far and `most` others; empty without a value."""
+    if not any(point.value is not None for point in found.points):
+        return ""
+    led = {each.ordinal for each in found.best_so_far}
+    again, best = found.best_again, None
+    if again is not None and found.best is not None:
+        best = BestInterval(
+            ordinal=found.best,
+            centre=again.centre,
+            low=again.low,
+            high=again.high,
+            tip=f"trial {found.best} over all its launches: {format_number(again.centre)}",
+        )
+    return history_chart(
+        [
+            TrialMark(ordinal=each.ordinal, value=each.value, ended=each.ended, tip=each.words)
+            for each in thin(found.points, lambda each: each.ordinal in led, most)
+        ],
+        best,
+        label=axis_label(found.axis),
+        lower_is_better=found.axis.lower_is_better,
+    )
+
+
+def draw_fronts(front: StudyFront) -> Iterator[tuple[str, str]]:
+    """Yield charts of the main axis against each other one, each with its description."""
+    if len(front.axes) < 2 or not front.points:
+        return
+    main, *others = map(shown_axis, front.axes)
+    for place, other in enumerate(others, start=1):
+        pairs = [_pair(point, front, place) for point in front.points]
+        # What a trial costs is the x-axis, as readers expect; several objectives keep their order.
+        across, upwards = (main, other) if front.is_multi_objective else (other, main)
+        chart = front_chart(
+            pairs,
+            x_label=_directed_label(across),
+            y_label=_directed_label(upwards),
+            line=len(others) == 1,
+        )
+        yield f"{axis_label(upwards)} against {axis_label(across)}", chart
+
+
+def draw_knobs(found: StudyKnobs) -> str | None:
+    """Draw configurations as lines; None where nothing was varied."""
+    if len(found.knobs) < 2 or len(found.lines) < 2:
+        return None
+    values = [line.value for line in found.lines if line.value is not None]
+    return parallel_chart(
+        [
+            ParallelAxis(name=knob.name, choices=tuple(map(str, knob.choices)))
+            for knob in found.knobs
+        ],
+        [
+            ParallelLine(
+                places=line.places,
+                value=line.value,
+                rank=line.rank,
+                is_best=line.ordinal == found.best,
+                tip=line.words,
+                trial=line.ordinal,
+            )
+            for line in found.lines
+        ],
+        scale_of(values, 0.0, 1.0),
+        axis_label(found.axis),
+    )
+
+
+def axis_of(scoring: Scoring) -> Axis:
+    """Return an objective as an axis."""
+    return Axis(
+        name=scoring.expression.text, unit=scoring.unit, lower_is_better=scoring.lower_is_better
+    )
+
+
+def axis_label(axis: Axis) -> str:
+    """Return an axis with its unit."""
+    unit = f" ({axis.unit})" if axis.unit else ""
+    return f"{one_line(axis.name, LABEL_CHARS)}{unit}"
+
+
+def shown_axis(axis: Axis) -> Axis:
+    """Return an axis in the unit that `shown_value` converts to."""
+    return replace(axis, unit="MiB") if axis.unit == "bytes" else axis
+
+
+def shown_value(value: Interval, axis: Axis) -> ErrorBar:
+    """Return a value in the unit that people read it in."""
+    size = MIB if axis.unit == "bytes" else 1.0
+    low, high = (None if end is None else end / size for end in (value.low, value.high))
+    return ErrorBar(centre=value.centre / size, low=low, high=high)
+
+
+def _directed_label(axis: Axis) -> str:
+    return f"{axis_label(axis)}, {'lower' if axis.lower_is_better else 'higher'} is better"
+
+
+def _pair(point: FrontPoint, front: StudyFront, place: int) -> FrontMark:
+    main, other = (shown_value(point.values[n], front.axes[n]) for n in (0, place))
+    return FrontMark(
+        name=str(point.ordinal),
+        x=main if front.is_multi_objective else other,
+        y=other if front.is_multi_objective else main,
+        on_front=point.on_front,
+        is_limited=point.is_limited,
+        tip=point.words,
+        trial=point.ordinal,
+    )
+
+
+def _costs(row: StudyRow, again: Mapping[int, Spread]) -> Mapping[int, float]:
+    sign = scoring_of(row.study).sign if again else 1
+    return {ordinal: sign * found.centre for ordinal, found in again.items()}
+
+
+def _outline_words(of: TrialOutline, again: Mapping[int, Spread]) -> str:
+    """Describe a trial in one line, as the tip of its mark."""
+    config = "" if of.config is None else f": {of.config}"
+    if of.value is None:
+        kind = "" if of.failure is None else f", {of.failure.value.replace('_', ' ')}"
+        return one_line(f"trial {of.ordinal} failed{kind}{config}", TIP_CHARS)
+    limited = ", breaks a limit" if of.is_limited else ""
+    value = line_words(again.get(of.ordinal) or spread([of.value]), of.unit)
+    return one_line(f"trial {of.ordinal}, {value}{limited}{config}", TIP_CHARS)
+
+
+def _ended(of: TrialOutline) -> Ended:
+    if of.value is None:
+        return "failed"
+    return "breaks a limit" if of.is_limited else "measured"
+
+
+def _shown(row: StudyRow, records: Store) -> Sequence[TrialOutline]:
+    """Return all trials where they are few, else a sample with the same shape, and the leader."""
+    if records.counts(row.id).trials <= MOST_POINTS:
+        return outlines_of(row, records)
+    sample = records.sampled_ordinals(row.id, MOST_POINTS, limited=bool(row.study.limits))
+    return outlines_of(row, records, {*sample, *records.leading(row.id, 1)})
+
+
+def _again(row: StudyRow, leader: Trial | None, records: Store) -> Interval | None:
+    result = best_result(row, leader, records)
+    if result is None or result.launch_count < 2:
+        return None
+    return Interval(centre=result.centre, low=result.low, high=result.high)
+
+
+def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
+    scores = records.scores(row.id)
+    own = _own_values(scores, row, scoring, records)
+    finding = final_finding(row)
+    if finding is not None:
+        members = finding.front
+    else:
+        known = {ordinal: values for ordinal, values in own.items() if scores[ordinal].leads}
+        members = front_over(known, counted(repeats_of(row, records), row.study.measure), scoring)
+    front = {member.ordinal: _reached(member) for member in members}
+    again = repeat_spreads(row, records)
+    own |= {n: (again[n].centre, *values[1:]) for n, values in own.items() if n in again}
+    return StudyFront(
+        axes=tuple(map(axis_of, scoring.objectives)),
+        points=(points := _points(row, own, front, records)),
+        is_multi_objective=True,
+        shown=len(points),
+        total=len(own),
+    )
+
+
+def _reached(member: FrontMember) -> tuple[Interval, ...]:
+    values = (each.value for each in member.reached)
+    return tuple(Interval(centre=one.centre, low=one.low, high=one.high) for one in values)
+
+
+def _own_values(
+    scores: Mapping[int, TrialScore], row: StudyRow, scoring: Scoring, records: Store
+) -> dict[int, tuple[float, ...]]:
+    """Return the first result of each trial in each objective; skip trials that lack any."""
+    if scoring.needs_seed:
+        first = records.first_measured(row.id)
+        scoring = scoring.against(() if first is None else (first.outcome,))
+    names = {m.name for one in scoring.more for m in metrics_read(one.expression).values()}
+    metrics = records.named_values(row.id, sorted(names))
+    own: dict[int, tuple[float, ...]] = {}
+    for ordinal, scored in scores.items():
+        values = [
+            MetricValue(name=name, value=told.value, unit=told.unit, better="lower", version=1)
+            for name, told in metrics.get(ordinal, {}).items()
+        ]
+        found = [one.score(values) for one in scoring.more]
+        others = tuple(score.value for score in found if isinstance(score, Score))
+        if len(others) == len(found):
+            own[ordinal] = (scored.value, *others)
+    return own
+
+
+def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> StudyFront | None:
+    """Return the objective against a metric, lower is better; None where no trial has it."""
+    metric = ALIASES.get(name, name)
+    told, scores = records.named_values(row.id, (metric,)), records.scores(row.id)
+    again = repeat_spreads(row, records)
+    own = {
+        n: (again[n].centre if n in again else s.value, told[n][metric].value)
+        for n, s in scores.items()
+        if n in told
+    }
+    if not own:
+        return None
+    unit = told[min(own)][metric].unit
+    sign = 1 if scoring.lower_is_better else -1
+    kept = unbeaten({n: (sign * v, taken) for n, (v, taken) in own.items() if scores[n].leads})
+    points = _points(row, own, {n: _once(own[n]) for n in kept}, records)
+    return StudyFront(
+        axes=(axis_of(scoring), Axis(name=name, unit=unit, lower_is_better=True)),
+        points=points,
+        is_multi_objective=False,
+        shown=len(points),
+        total=len(own),
+    )
+
+
+def _once(values: Sequence[float]) -> tuple[Interval, ...]:
+    return tuple(Interval(centre=value, low=None, high=None) for value in values)
+
+
+def _points(
+    row: StudyRow,
+    own: Mapping[int, tuple[float, ...]],
+    front: Mapping[int, tuple[Interval, ...]],
+    records: Store,
+) -> tuple[FrontPoint, ...]:
+    """Return the points to draw: the front, and a sample of the others where there are many."""
+    again = repeat_spreads(row, records)
+    members = thin([n for n in own if n in front], lambda _: False, MOST_POINTS // 2)
+    known = set(members)
+    others = thin([n for n in own if n not in front], lambda _: False, MOST_POINTS // 2)
+    return tuple(
+        FrontPoint(
+            ordinal=each.ordinal,
+            values=front.get(each.ordinal) or _once(own[each.ordinal]),
+            on_front=each.ordinal in known,
+            is_limited=each.is_limited,
+            words=_outline_words(each, again),
+        )
+        for each in outlines_of(row, records, [*members, *others])
+    )
+
+
+def _tried(
+    of: TrialOutline,
+    knobs: Sequence[TriedKnob],
+    ranks: Mapping[int, int],
+    last: int,
+    again: Mapping[int, Spread],
+) -> TriedConfig:
+    config = {} if of.config is None else of.config.values
+    return TriedConfig(
+        ordinal=of.ordinal,
+        places=tuple(
+            knob.choices.index(config[knob.name]) if knob.name in config else None for knob in knobs
+        ),
+        value=of.value,
+        rank=ranks[of.ordinal] / last if of.ordinal in ranks else None,
+        ended=_ended(of),
+        words=_outline_words(of, again),
+    )
+
+
+def _varied(study: Study, configs: Sequence[Config]) -> list[tuple[str, tuple[Value, ...]]]:
+    """Return knobs of which several values were tried, with these in their order."""
+    found: list[tuple[str, tuple[Value, ...]]] = []
+    for dimension in study.space.dimensions:
+        name = dimension.name
+        tried = {config.values.get(name) for config in configs}
+        if len(tried) < 2:
+            continue
+        try:
+            known = choices_of(dimension)
+        except StudyError:
+            known = ()
+        others = sorted((v for v in tried if v is not None and v not in known), key=str)
+        values = (*(choice for choice in known if choice in tried), *others)
+        found.append((name, values))
+    return found[:MOST_AXES]

@@ -1,11 +1,12 @@
 """The listening socket, and the uvicorn server that runs on it with a lower priority."""
 
+import asyncio
 import logging
 import os
 import resource
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ MOST_CONNECTIONS = 3000
 GRACE_S = 3
 NICENESS, LEAST_PRIORITY = 10, 19
 AUTOGROUP = Path("/proc/self/autogroup")
+SESSION_ATTEMPTS = 20
+"""Linux lets unprivileged processes change a value every 0.1 s, all of them together."""
 WAITING_CONNECTIONS = 512
 MOST_HEAD_BYTES = 1 << 15
 OWN_FILES = 2000
@@ -42,7 +45,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None]) -> None:
         super().__init__(config)
         self._on_stop = on_stop
-        self._session_before = 0
+        self._session_before = NICENESS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, then lower the priority of this thread and of those it starts later.
@@ -50,16 +53,37 @@ class _Server(uvicorn.Server):
         The scheduler thread runs already, so the searches that it starts do not inherit this.
         """
         await super().startup(sockets)
+        if not self.started:  # `shutdown` does not follow
+            return
         now = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, min(LEAST_PRIORITY, now + NICENESS))
         self._session_before = _session_priority()
-        _set_session_priority(NICENESS)
+        await self._set_session_priority(NICENESS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish the responses under way and stop."""
         self._on_stop()
-        await super().shutdown(sockets)
-        _set_session_priority(self._session_before)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            await self._set_session_priority(self._session_before)
+
+    async def _set_session_priority(self, niceness: int) -> None:
+        """Set the priority of this session, unless it was as low before this server started.
+
+        Then another service in the same session has lowered it, and restores it.
+        """
+        if self._session_before >= NICENESS:
+            return
+        for _ in range(SESSION_ATTEMPTS):
+            try:
+                AUTOGROUP.write_text(str(niceness), encoding="ascii")
+            except BlockingIOError:
+                await asyncio.sleep(0.1)
+            except OSError:  # the kernel does not group sessions, or refuses
+                return
+            else:
+                return
 
 
 def _session_priority() -> int:
@@ -71,11 +95,6 @@ def _session_priority() -> int:
         return int(AUTOGROUP.read_text(encoding="ascii").rpartition(" ")[2])
     except (OSError, ValueError):
         return 0
-
-
-def _set_session_priority(niceness: int) -> None:
-    with suppress(OSError):  # the kernel does not group sessions, or refuses
-        AUTOGROUP.write_text(str(niceness), encoding="ascii")
 
 
 class _UnloggedProtocol(H11Protocol):

@@ -79,6 +79,7 @@ class Serving:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,  # a killed service leaves its session at a lower priority
         )
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", self._until_link())
         if found is None:

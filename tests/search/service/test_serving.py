@@ -1,9 +1,13 @@
 """The service as a process: killed in mid-search, started again, stopped, refused."""
 
 import os
+import signal
 import socket
+import subprocess
+import time
 from contextlib import closing
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -11,8 +15,9 @@ from records.store.store import Store
 from search.cli.main import main
 from search.service.app import lock_store
 from search.service.runner import run_folder
+from search.service.server import AUTOGROUP, NICENESS
 from tests.search.loop.test_kill import descendants, survivors
-from tests.support.service import Serving, configured, searching
+from tests.support.service import CCLSEARCH, Serving, configured, searching
 
 
 def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_path):
@@ -57,6 +62,25 @@ def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_
 
 def _name(line: str) -> str:
     return line.removeprefix('{"event": "').partition('"')[0]
+
+
+@pytest.mark.skipif(not AUTOGROUP.exists(), reason="the kernel does not group sessions")
+def test_the_session_has_its_priority_again_when_the_service_has_ended(tmp_path):
+    script = f"'{CCLSEARCH}' serve --port 0 --store '{tmp_path}'; read answer"
+    with subprocess.Popen(
+        ["sh", "-c", script], stdin=PIPE, stdout=PIPE, text=True, start_new_session=True
+    ) as shell:
+        session = Path(f"/proc/{shell.pid}/autogroup")
+        assert session.read_text(encoding="ascii").endswith(" nice 0\n")
+        assert shell.stdout.readline().startswith("cclsearch serves")
+        while not session.read_text(encoding="ascii").endswith(f" nice {NICENESS}\n"):
+            time.sleep(0.01)
+        (service, *_) = descendants(shell.pid)
+        os.kill(service, signal.SIGTERM)
+        assert shell.stdout.readline().startswith("open: ")
+        assert shell.stdout.readline() == "stopped; nothing was under way\n"
+        assert session.read_text(encoding="ascii").endswith(" nice 0\n")
+        shell.stdin.close()
 
 
 def test_a_second_service_of_a_store_is_refused(tmp_path, capsys, monkeypatch):

@@ -3,7 +3,6 @@
 Knows nothing of policies' texts or of how a configuration is launched.
 """
 
-import difflib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from functools import cached_property
 from random import Random
 from typing import Self, TypeAlias
 
-from records.errors import SHOWN_CHARS, StudyError, shown
+from records.errors import StudyError, shown, suggestion
 from records.expression import Expression, Operand, Rule, facts, narrow, parse
 from records.study import Dimension, Environment, SearchSpace, Value, choices_of, list_words
 from records.trial import Config
@@ -443,6 +442,4 @@ def _missing(knob: Knob) -> str:
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(str(name)[:SHOWN_CHARS], known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-    return f"{shown(name)} is unknown; {hint}"
+    return f"{shown(name)} is unknown; {suggestion(str(name), known)}"

@@ -11,6 +11,8 @@ CclsearchError
 """
 
 import math
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -51,6 +53,13 @@ def shown(value: object) -> str:
     """A value as a message names it: on one line, cut when it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """The closest known name as a question, or else all known names."""
+    names = list(known)
+    close = get_close_matches(name[:SHOWN_CHARS], names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
 
 
 def at_least(section: str, least: int, **values: float | None) -> None:

@@ -5,13 +5,12 @@ positions, grouped keys and values and a gated feed-forward layer, whatever the 
 nothing of how work is distributed over ranks.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from records.errors import STRICT, StudyError, above_zero, at_least, shown
+from records.errors import STRICT, StudyError, above_zero, at_least, shown, suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,8 +245,7 @@ def known_model(name: str) -> Model:
     """The model of this name; raises `StudyError` with the nearest name when there is none."""
     model = model_named(name)
     if model is None:
-        close = difflib.get_close_matches(name.rpartition("/")[2].lower(), MODELS, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(MODELS)}"
+        hint = suggestion(name.rpartition("/")[2].lower(), MODELS)
         raise StudyError(f"[workload] model {shown(name)} is unknown; {hint}")
     return model
 

@@ -23,7 +23,7 @@ from evaluator.launchers.interleaved import (
 from evaluator.launchers.local import LocalLauncher
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
-from records.errors import StudyError
+from records.errors import StudyError, suggestion
 from records.scrub import Scrubber, expanded
 from records.store.store import Store
 from records.study import Study
@@ -51,7 +51,6 @@ from search.strategies.proposers import (
     policies_again,
 )
 from search.study.spaces import PreparedStudy, estimate, parts, prepare, space_of, study_in
-from search.study.study_file import suggestion
 from search.transfer.trust import is_foreign, require_trust
 
 if TYPE_CHECKING:

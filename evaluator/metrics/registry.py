@@ -14,7 +14,6 @@ import traceback
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import module_from_spec, spec_from_file_location
@@ -33,7 +32,7 @@ from evaluator.metrics.base import (
     describe_error,
     published,
 )
-from records.errors import shown
+from records.errors import shown, suggestion
 from records.files import read_text
 from records.study import digest
 from records.trial import MetricValue
@@ -89,8 +88,7 @@ def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     if name not in known and name.startswith(PUBLISHED_PREFIX):
         return published(name)
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(known))}"
+        hint = suggestion(name, sorted(known))
         raise MetricError(f"no metric is called {name!r}; {hint}")
     return _load(known[name])
 

@@ -1,9 +1,7 @@
 """Every recipe by its name, as `[launch] recipe` gives it."""
 
-from difflib import get_close_matches
-
 from evaluator.job import Recipe
-from records.errors import StudyError
+from records.errors import StudyError, suggestion
 from records.study import Study
 
 RECIPES = ("builtin", "command", "collectives")
@@ -25,6 +23,4 @@ def recipe_of(study: Study) -> Recipe:
             from evaluator.recipes.collectives import CollectivesRecipe
 
             return CollectivesRecipe()
-    near = get_close_matches(name, RECIPES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(RECIPES)}"
-    raise StudyError(f"[launch] recipe {name!r} is unknown; {hint}")
+    raise StudyError(f"[launch] recipe {name!r} is unknown; {suggestion(name, RECIPES)}")

@@ -25,7 +25,7 @@ from evaluator.metrics.registry import (
     metric,
     read_metrics_file,
 )
-from records.errors import StudyError
+from records.errors import StudyError, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import MetricValue
@@ -45,7 +45,6 @@ from search.cli.options import (
     takes_options,
 )
 from search.settings import Interrupted, open_store
-from search.study.study_file import suggestion
 from search.views.console import Terminal, on_terminal
 from search.views.format import absence_lines, format_number, one_line
 from search.views.study import definition_facts

@@ -13,7 +13,7 @@ from rich.table import Table
 from evaluator.objective import scoring_of
 from evaluator.recipes.command import settings
 from records.codec import from_json, to_json
-from records.errors import StoreError, StudyError
+from records.errors import StoreError, StudyError, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import MEASURE, Study
@@ -48,7 +48,6 @@ from search.report.summary import (
 )
 from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
-from search.study.study_file import suggestion
 from search.transfer.trust import is_foreign, launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.format import format_flags, format_setting, reached_words, remarks

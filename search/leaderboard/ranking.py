@@ -11,7 +11,7 @@ from evaluator.metrics.base import PUBLISHED_PREFIX, Metric
 from evaluator.metrics.registry import ALIASES, loaded_metrics
 from evaluator.timing.decision import Spread
 from records.codec import from_json
-from records.errors import StudyError
+from records.errors import StudyError, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, MetricValue, Trial
@@ -26,7 +26,6 @@ from search.leaderboard.entries import (
     read_entries,
 )
 from search.loop.finding import Finding, best_result, leader_of
-from search.study.study_file import suggestion
 from search.transfer.audit import audit
 from search.views.format import format_count, format_flags, remarks
 

@@ -18,7 +18,7 @@ from evaluator.machine import local_environment
 from evaluator.objective import limit, scoring
 from policies.contract import seed_names
 from records.codec import utc_now
-from records.errors import StudyError, shown
+from records.errors import StudyError, shown, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, Objective, Study, choices_of, digest
@@ -42,7 +42,7 @@ from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, t
 from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
 from search.study.spaces import completed, prepare
-from search.study.study_file import builtin_study, read_study_file, suggestion
+from search.study.study_file import builtin_study, read_study_file
 from search.views.machine import Disturbed
 
 MOST_SHORTS = 2000

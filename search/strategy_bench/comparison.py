@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from records.codec import to_json
-from records.errors import CclsearchError, StudyError
+from records.errors import CclsearchError, StudyError, suggestion
 from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Asking, Done, Start, Terms, run_all
 from search.strategy_bench.summary import MARKS, Report, Summary, report
-from search.study.study_file import suggestion
 from search.traces.plots import add_legend, save
 
 COLOURS: Final = (

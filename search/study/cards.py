@@ -12,7 +12,7 @@ import yaml
 
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
-from records.errors import StudyError, shown
+from records.errors import StudyError, shown, suggestion
 from records.files import read_text
 from records.study import (
     Command,
@@ -26,7 +26,6 @@ from records.study import (
 )
 from records.workload import Workload
 from search.study.card_reader import Card, CardReader, Given, is_number
-from search.study.study_file import suggestion
 
 TIMEOUT_S = 3600.0
 """The time limit of CCL-Search for a script."""

@@ -9,12 +9,11 @@ from pydantic import ValidationError
 
 from policies.space import Space
 from records.codec import first_problem, from_document
-from records.errors import StudyError
+from records.errors import StudyError, suggestion
 from records.study import Environment, Study, Value
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
 from search.study.spaces import completed, decide_in, space_of, study_in
-from search.study.study_file import suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

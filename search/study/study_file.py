@@ -1,6 +1,5 @@
 """Study files (TOML) over a base study, and the built-in studies of training and collectives."""
 
-import difflib
 import json
 import re
 import tomllib
@@ -16,7 +15,7 @@ from evaluator.recipes.collectives import absence
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
-from records.errors import STRICT, StudyError, shown
+from records.errors import STRICT, StudyError, shown, suggestion
 from records.files import read_text
 from records.study import (
     Budget,
@@ -339,12 +338,6 @@ def _field_names(table: type) -> list[str]:
 
 def _table_words(where: Sequence[str]) -> str:
     return f"[{'.'.join(where)}] " if where else ""
-
-
-def suggestion(name: str, known: list[str]) -> str:
-    """Return the closest known name as a question, or all known names."""
-    close = difflib.get_close_matches(name, known, n=1)
-    return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
 
 
 def _as_document(study: Study) -> dict[str, object]:

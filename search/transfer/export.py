@@ -157,12 +157,13 @@ def export(
     """
     found = _found(row, store, wanted)
     with tempfile.TemporaryDirectory(prefix="cclsearch-export-") as scratch:
-        artifacts, left_out = store.artifacts, dict[str, str]()
+        artifacts = store.artifacts
+        left_out: Mapping[str, str] = {}
         is_entry = wanted.form == "entry"
         card = _card(found, store, wanted) if is_entry else None
         script = _script(found, store) if is_entry else None
         if redactor is not None:
-            redacted = redacted_study(
+            found, artifacts, left_out = redacted_study(
                 found,
                 artifacts,
                 redactor,
@@ -170,7 +171,6 @@ def export(
                 files=wanted.form in WITH_FILES,
                 allow_missing=wanted.allow_missing,
             )
-            found, artifacts, left_out = redacted.found, redacted.artifacts, {**redacted.left_out}
             card = _redacted_card(card, redactor)
             script = None if script is None else redactor.text(script)
             check_redacted("the export", _texts(found, card, script), redactor.known)

@@ -22,8 +22,8 @@ from records.codec import with_texts
 from records.errors import StudyError
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
-from records.store.journal import Entry, FilesRemoved, RepeatsFinished, TrialBegun, TrialFinished
-from records.trial import Artifact, Outcome, Trial
+from records.store.journal import FilesRemoved
+from records.trial import Artifact, Outcome
 from search.transfer.bundle import artifacts_of, launches_of
 from search.transfer.tables import StudyExport, is_trace
 
@@ -98,10 +98,8 @@ def known_names(found: StudyExport, *, hosts: Iterable[str], users: Iterable[str
 
 def launches(found: StudyExport) -> Iterable[LaunchRecord]:
     """How all that is exported was launched."""
-    for trial in found.trials:
-        yield from launches_of(trial.outcome)
-    for repeat in found.repeats:
-        yield from launches_of(repeat.outcome)
+    for outcome in found.outcomes:
+        yield from launches_of(outcome)
 
 
 def _add_variables(known: Known, environment: Mapping[str, str]) -> None:
@@ -412,31 +410,6 @@ MOST_ROUNDS = 4
 """Names may be learnt from the last file read, and then all is read again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Redacted:
-    """A redacted study: its records, where its redacted files are, and files that were left out.
-
-    `left_out` says why, by the name of each file.
-    """
-
-    found: StudyExport
-    artifacts: Artifacts
-    left_out: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Source:
-    """Where files are, and which of them may be missing; None is any."""
-
-    artifacts: Artifacts
-    forgiven: frozenset[str] | None
-
-    def may_lack(self, digest: str) -> bool:
-        """Whether a file is missing and need not be there."""
-        is_forgiven = self.forgiven is None or digest in self.forgiven
-        return is_forgiven and self.artifacts.size(digest) is None
-
-
 def redacted_study(
     found: StudyExport,
     artifacts: Artifacts,
@@ -445,36 +418,50 @@ def redacted_study(
     *,
     files: bool,
     allow_missing: bool,
-) -> Redacted:
+) -> tuple[StudyExport, Artifacts, Mapping[str, str]]:
     """Redact records and, if asked, files, which come to lie under `scratch`.
 
-    Conversations with a model are dropped. Raises `StoreError` for a file that is missing, unless
-    that is allowed, or was removed for its space.
+    Return the records, where the files are, and by name why a file was left out. Conversations
+    with a model are dropped. Raises `StoreError` for a file that is missing, unless that is
+    allowed, or was removed for its space.
     """
-    source = _Source(artifacts=artifacts, forgiven=None if allow_missing else _removed(found))
+    removed = (entry.digests for entry in found.entries if isinstance(entry, FilesRemoved))
+    forgiven = frozenset(digest for digests in removed for digest in digests)
+    refiled: dict[str, Artifact | None] = {}
+    plain, clean = scratch / "plain", scratch / "redacted"
+
+    def with_redacted_files(outcome: Outcome) -> Outcome:
+        pairs = ((each, refiled.get(each.digest, each)) for each in outcome.artifacts)
+        kept = (replace(again, name=each.name) for each, again in pairs if again is not None)
+        return replace(outcome, artifacts=tuple(kept))
+
     for number in range(MOST_ROUNDS):
         kept = Artifacts(scratch / f"round{number}")
         left_out: dict[str, str] = {}
-        refiled: dict[str, Artifact | None] = {}
-        if files:
-            for artifact in files_of(found):
-                if artifact.digest not in refiled:
-                    again = _again(artifact, source, kept, redactor, scratch, left_out)
-                    refiled[artifact.digest] = again
-            redactor.exact |= {
-                digest: again.digest
-                for digest, again in refiled.items()
-                if again is not None and again.name == MACHINE
-            }
-        redacted = _redacted(found, redactor, refiled)
+        refiled.clear()
+        for artifact in files_of(found) if files else ():
+            if artifact.digest in refiled:
+                continue
+            refiled[artifact.digest] = None
+            may_lack = allow_missing or artifact.digest in forgiven
+            if may_lack and artifacts.size(artifact.digest) is None:
+                left_out[artifact.name] = "missing"
+                continue
+            artifacts.copy(artifact.digest, plain)
+            why = redact_file(plain, artifact.name, clean, redactor)
+            if why is None:
+                refiled[artifact.digest] = kept.keep(clean, artifact.name)
+            else:
+                left_out[artifact.name] = why
+        redactor.exact |= {
+            digest: again.digest
+            for digest, again in refiled.items()
+            if again is not None and again.name == MACHINE
+        }
+        redacted = _redacted(found.changed(with_redacted_files, exchanges=False), redactor)
         if not redactor.learnt():
             break
-    return Redacted(found=redacted, artifacts=kept, left_out=left_out)
-
-
-def _removed(found: StudyExport) -> frozenset[str]:
-    entries = (entry for entry in found.entries if isinstance(entry, FilesRemoved))
-    return frozenset(digest for entry in entries for digest in entry.digests)
+    return redacted, kept, left_out
 
 
 def files_of(found: StudyExport) -> Iterable[Artifact]:
@@ -482,81 +469,18 @@ def files_of(found: StudyExport) -> Iterable[Artifact]:
     for launched in launches(found):
         if launched.machine is not None:
             yield Artifact(name=MACHINE, digest=launched.machine, size_bytes=0)
-    for trial in found.trials:
-        yield from artifacts_of(trial.outcome)
-    for repeat in found.repeats:
-        yield from artifacts_of(repeat.outcome)
+    for outcome in found.outcomes:
+        yield from artifacts_of(outcome)
 
 
-def _again(
-    artifact: Artifact,
-    source: "_Source",
-    kept: Artifacts,
-    redactor: Redactor,
-    scratch: Path,
-    left_out: dict[str, str],
-) -> Artifact | None:
-    """The redacted file; None where it has to stay out."""
-    plain, redacted = scratch / "plain", scratch / "redacted"
-    if source.may_lack(artifact.digest):
-        left_out[artifact.name] = "missing"
-        return None
-    source.artifacts.copy(artifact.digest, plain)
-    why = redact_file(plain, artifact.name, redacted, redactor)
-    if why is not None:
-        left_out[artifact.name] = why
-        return None
-    return kept.keep(redacted, artifact.name)
-
-
-def _redacted(
-    found: StudyExport, redactor: Redactor, refiled: Mapping[str, Artifact | None]
-) -> StudyExport:
+def _redacted(found: StudyExport, redactor: Redactor) -> StudyExport:
     for trial in found.trials:
         source = redactor.text(trial.policy.source)
         redactor.exact[trial.policy.digest] = replace(trial.policy, source=source).digest
     return replace(
         found,
         row=with_texts(found.row, redactor.text),
-        trials=tuple(
-            with_texts(_refiled_trial(trial, refiled), redactor.text) for trial in found.trials
-        ),
-        repeats=tuple(
-            with_texts(replace(repeat, outcome=_refiled(repeat.outcome, refiled)), redactor.text)
-            for repeat in found.repeats
-        ),
-        entries=tuple(
-            with_texts(_refiled_entry(entry, refiled), redactor.text) for entry in found.entries
-        ),
-    )
-
-
-def _refiled_entry(entry: Entry, refiled: Mapping[str, Artifact | None]) -> Entry:
-    match entry:
-        case TrialFinished(trial=trial):
-            return TrialFinished(trial=_refiled_trial(trial, refiled))
-        case TrialBegun():
-            return replace(entry, exchange=None, exchange_summary=None)
-        case RepeatsFinished(repeats=repeats):
-            again = (replace(each, outcome=_refiled(each.outcome, refiled)) for each in repeats)
-            return RepeatsFinished(repeats=tuple(again))
-        case _:
-            return entry
-
-
-def _refiled_trial(trial: Trial, refiled: Mapping[str, Artifact | None]) -> Trial:
-    return replace(trial, outcome=_refiled(trial.outcome, refiled), exchange=None)
-
-
-def _refiled(outcome: Outcome, refiled: Mapping[str, Artifact | None]) -> Outcome:
-    """The outcome with its redacted files in the place of its own."""
-    found = ((each, refiled.get(each.digest, each)) for each in outcome.artifacts)
-    return replace(
-        outcome,
-        artifacts=tuple(
-            replace(again, name=each.name) for each, again in found if again is not None
-        ),
-        contexts=tuple(
-            replace(one, outcome=_refiled(one.outcome, refiled)) for one in outcome.contexts
-        ),
+        trials=tuple(with_texts(trial, redactor.text) for trial in found.trials),
+        repeats=tuple(with_texts(repeat, redactor.text) for repeat in found.repeats),
+        entries=tuple(with_texts(entry, redactor.text) for entry in found.entries),
     )

@@ -3,7 +3,7 @@
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
@@ -11,7 +11,7 @@ from records.errors import EnvironmentFault
 from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished, with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import ContextOutcome, Measured, MetricValue, Outcome, Policy, Repeat, Trial
+from records.trial import Measured, MetricValue, Outcome, Policy, Repeat, Trial
 from search.transfer.trust import plain_study
 
 
@@ -37,6 +37,57 @@ class StudyExport:
     entries: tuple[Entry, ...] = ()
     """All changes that make up its records, where they are asked for."""
 
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """The outcomes of all trials and of their further launches."""
+        return [trial.outcome for trial in self.trials] + [each.outcome for each in self.repeats]
+
+    def changed(
+        self,
+        outcome: Callable[[Outcome], Outcome],
+        policy: Callable[[Policy], Policy] = lambda policy: policy,
+        *,
+        exchanges: bool = True,
+    ) -> "StudyExport":
+        """The study with changed outcomes, those of contexts too, and changed policies.
+
+        Without `exchanges` conversations with a model are left out.
+        """
+
+        def of_outcome(one: Outcome) -> Outcome:
+            contexts = (replace(each, outcome=of_outcome(each.outcome)) for each in one.contexts)
+            return replace(outcome(one), contexts=tuple(contexts))
+
+        def of_trial(trial: Trial) -> Trial:
+            return replace(
+                trial,
+                outcome=of_outcome(trial.outcome),
+                policy=policy(trial.policy),
+                exchange=trial.exchange if exchanges else None,
+            )
+
+        def of_repeats(repeats: tuple[Repeat, ...]) -> tuple[Repeat, ...]:
+            return tuple(replace(each, outcome=of_outcome(each.outcome)) for each in repeats)
+
+        def of_entry(entry: Entry) -> Entry:
+            match entry:
+                case TrialFinished(trial=trial):
+                    return TrialFinished(trial=of_trial(trial))
+                case TrialBegun() if not exchanges:
+                    begun = replace(entry, exchange=None, exchange_summary=None)
+                    return replace(begun, policy=policy(entry.policy))
+                case RepeatsFinished(repeats=repeats):
+                    return RepeatsFinished(repeats=of_repeats(repeats))
+                case _:
+                    return entry
+
+        return replace(
+            self,
+            trials=tuple(map(of_trial, self.trials)),
+            repeats=of_repeats(self.repeats),
+            entries=tuple(map(of_entry, self.entries)),
+        )
+
 
 def study_export(
     row: StudyRow,
@@ -48,48 +99,29 @@ def study_export(
 ) -> StudyExport:
     """All of a study, or these trials of it with their further launches."""
 
-    def is_asked(ordinal: int) -> bool:
-        return ordinals is None or ordinal in ordinals
+    def is_asked(one: Trial | Repeat) -> bool:
+        return ordinals is None or one.ordinal in ordinals
 
-    trials = tuple(trial for trial in store.history(row.id) if is_asked(trial.ordinal))
+    trials = tuple(filter(is_asked, store.history(row.id)))
     later = store.metric_values(row.id)
-    return StudyExport(
+    found = StudyExport(
         row=row,
-        trials=tuple(_lean_trial(trial, leaving) for trial in trials),
-        repeats=tuple(
-            _lean_repeat(repeat, leaving)
-            for repeat in store.repeats(row.id)
-            if is_asked(repeat.ordinal)
-        ),
+        trials=trials,
+        repeats=tuple(filter(is_asked, store.repeats(row.id))),
         metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
-        entries=tuple(_entries(row.id, store, leaving)) if entries else (),
+        entries=tuple(with_study(entry, plain_study) for entry in store.entries(row.id))
+        if entries
+        else (),
     )
-
-
-def _entries(study_id: str, store: Store, leaving: Omissions) -> Iterator[Entry]:
-    for entry in store.entries(study_id):
-        yield with_study(_lean(entry, leaving), plain_study)
-
-
-def _lean(entry: Entry, leaving: Omissions) -> Entry:
-    match entry:
-        case TrialFinished(trial=trial):
-            return TrialFinished(trial=_lean_trial(trial, leaving))
-        case TrialBegun() if leaving.all_but_metrics:
-            return replace(
-                entry, policy=_lean_policy(entry.policy), exchange=None, exchange_summary=None
-            )
-        case RepeatsFinished(repeats=repeats):
-            return RepeatsFinished(repeats=tuple(_lean_repeat(r, leaving) for r in repeats))
-        case _:
-            return entry
-
-
-def _lean_trial(trial: Trial, leaving: Omissions) -> Trial:
-    outcome = _lean_outcome(trial.outcome, leaving)
-    if not leaving.all_but_metrics:
-        return replace(trial, outcome=outcome)
-    return replace(trial, outcome=outcome, policy=_lean_policy(trial.policy), exchange=None)
+    if leaving.all_but_metrics:
+        return found.changed(
+            lambda outcome: replace(outcome, artifacts=(), launched=None),
+            _lean_policy,
+            exchanges=False,
+        )
+    if leaving.traces:
+        return found.changed(_without_traces)
+    return found
 
 
 def _lean_policy(policy: Policy) -> Policy:
@@ -98,21 +130,9 @@ def _lean_policy(policy: Policy) -> Policy:
     return replace(policy, source=source, parent=None, rationale="", prediction=None)
 
 
-def _lean_repeat(repeat: Repeat, leaving: Omissions) -> Repeat:
-    return replace(repeat, outcome=_lean_outcome(repeat.outcome, leaving))
-
-
-def _lean_outcome(outcome: Outcome, leaving: Omissions) -> Outcome:
-    if not (leaving.traces or leaving.all_but_metrics):
-        return outcome
-    kept = tuple(each for each in outcome.artifacts if not is_trace(each.name))
-    contexts = tuple(
-        ContextOutcome(name=one.name, outcome=_lean_outcome(one.outcome, leaving))
-        for one in outcome.contexts
-    )
-    if leaving.all_but_metrics:
-        return replace(outcome, artifacts=(), launched=None, contexts=contexts)
-    return replace(outcome, artifacts=kept, contexts=contexts)
+def _without_traces(outcome: Outcome) -> Outcome:
+    kept = (each for each in outcome.artifacts if not is_trace(each.name))
+    return replace(outcome, artifacts=tuple(kept))
 
 
 def is_trace(name: str) -> bool:

@@ -54,8 +54,7 @@ from search.replay.scores import (
 )
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
-from search.study.policy_check import varied_values
-from search.study.spaces import PreparedStudy, parts, prepare
+from search.study.spaces import PreparedStudy, parts, prepare, varied_values
 from search.transfer.trust import require_trust, trust
 from search.views.console import Terminal
 from search.views.format import (

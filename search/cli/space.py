@@ -221,8 +221,7 @@ def check_policy_file(
     and for each combination of varied values.
     """
     from policies.contract import seed_policy
-    from search.study.policy_check import policy_contexts, varied_values
-    from search.study.spaces import completed, space_of
+    from search.study.spaces import completed, policy_contexts, space_of, varied_values
 
     study = options.study()
     varied = varied_values(vary or [])

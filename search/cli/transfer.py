@@ -29,7 +29,7 @@ from search.transfer.audit import Fault, audit
 from search.transfer.bundle import SUFFIX
 from search.transfer.entry import Check, checks_of
 from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
-from search.transfer.importers import Known, record, refuse_other, refuse_steering, studies_of
+from search.transfer.importers import record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
 from search.transfer.redact import Redactor, known_names, launches
 from search.transfer.tables import Omissions, StudyExport, study_export
@@ -355,7 +355,7 @@ def import_histories(
     taken: list[ImportedStudy] = []
     with ExitStack() as opened:
         records = _opened(store, asked, opened)
-        known = Known.of(() if records is None else records.studies())
+        known = set() if records is None else {row.id for row in records.studies()}
         if on_terminal() and not as_json:
             status = Terminal(stderr=True).status("")
             opened.enter_context(status)
@@ -412,9 +412,11 @@ def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
         yield replace(first, study=replace(first.study, name=asked.name))
 
 
-def _taken(found: Imported, known: Known) -> ImportedStudy:
+def _taken(found: Imported, known: set[str]) -> ImportedStudy:
+    is_new = found.id not in known
+    known.add(found.id)
     faults = audit(found.study, History(tuple(found.trials)), found.repeats)
-    return ImportedStudy(found=found, is_new=known.take(found), faults=faults)
+    return ImportedStudy(found=found, is_new=is_new, faults=faults)
 
 
 def _print(one: ImportedStudy, asked: ImportOptions) -> None:

@@ -9,8 +9,7 @@ from policies.space import Space
 from records.errors import StudyError
 from records.study import Dimension, Study, Value
 from records.trial import Config, Failed, Policy, Trial
-from search.study.policy_check import PolicyContext, policy_contexts
-from search.study.spaces import estimate, own_part
+from search.study.spaces import PolicyContext, estimate, own_part, policy_contexts
 
 MEMORY = "estimated_memory_bytes"
 

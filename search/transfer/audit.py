@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from operator import itemgetter
 from statistics import median
-from typing import Final, Self, TypeAlias
+from typing import Final, TypeAlias
 
 from evaluator.metrics.base import PUBLISHED_SCORE
 from evaluator.objective import Scoring, readings, scoring_of
@@ -25,25 +26,21 @@ Said: TypeAlias = tuple[str, tuple[int, ...]]
 # Not slotted: what several checks share is computed once, by the first that asks.
 @dataclass(frozen=True, kw_only=True)
 class AuditedHistory:
-    """A study with its trials; `best` is None where nothing was measured."""
+    """A study with its trials and their further launches."""
 
     study: Study
     history: History
-    scoring: Scoring
-    best: Trial | None
-    repeated: frozenset[int]
-    """Ordinals of trials that were launched again."""
+    repeats: Sequence[Repeat]
 
-    @classmethod
-    def of(cls, study: Study, history: History, repeats: Sequence[Repeat]) -> Self:
-        """Look at a history."""
-        return cls(
-            study=study,
-            history=history,
-            scoring=scoring_of(study).over(history),
-            best=history.best,
-            repeated=frozenset(repeat.ordinal for repeat in repeats),
-        )
+    @cached_property
+    def scoring(self) -> Scoring:
+        """How the study scores a trial, over its history."""
+        return scoring_of(self.study).over(self.history)
+
+    @cached_property
+    def best(self) -> Trial | None:
+        """The best trial; None where nothing was measured."""
+        return self.history.best
 
     @property
     def is_foreign(self) -> bool:
@@ -81,14 +78,20 @@ class AuditedHistory:
                 freedom += len(logs) - 1
         return math.sqrt(squares / freedom) if freedom else None
 
-    @property
-    def best_is_one_number(self) -> bool:
-        """Whether nothing stands behind the best but the times that a record tells of launches."""
+    @cached_property
+    def unrepeated_best(self) -> tuple[Trial, tuple[Trial, ...]] | None:
+        """The best and the trials of its settings, where it rests on the times of a record alone.
+
+        None where launches of ours stand behind it.
+        """
         best = self.best
-        if best is None or not isinstance(best.outcome, Measured):
-            return False
+        if best is None or best.config is None or not isinstance(best.outcome, Measured):
+            return None
         timed = any(one.slowest_rank_s for one in best.outcome.measurements)
-        return timed and is_imported(best) and best.ordinal not in self.repeated
+        repeated = any(repeat.ordinal == best.ordinal for repeat in self.repeats)
+        if not timed or not is_imported(best) or repeated:
+            return None
+        return best, self.alike[self.live(best.config)]
 
     def failures(self, kind: FailureKind) -> tuple[int, ...]:
         """Ordinals of the failures of one kind."""
@@ -382,11 +385,9 @@ MOST_DIGITS = 6
 
 def one_sample(seen: AuditedHistory) -> Said | None:
     """The best is a single number of a single launch."""
-    best = seen.best
-    if best is None or best.config is None or not seen.best_is_one_number:
+    if seen.unrepeated_best is None or len(seen.unrepeated_best[1]) > 1:
         return None
-    if len(seen.alike[seen.live(best.config)]) > 1:
-        return None
+    best, _ = seen.unrepeated_best
     known = (
         "nothing in the record tells how far a second launch would be from it"
         if seen.noise is None
@@ -397,12 +398,9 @@ def one_sample(seen: AuditedHistory) -> Said | None:
 
 def best_of_noise(seen: AuditedHistory) -> Said | None:
     """The best is the luckiest of several launches of what is effectively the same."""
-    best = seen.best
-    if best is None or best.config is None or not seen.best_is_one_number:
+    if seen.unrepeated_best is None or len(seen.unrepeated_best[1]) < 2:
         return None
-    same = seen.alike[seen.live(best.config)]
-    if len(same) < 2:
-        return None
+    best, same = seen.unrepeated_best
     values = sorted(value(trial) for trial in same)
     middle = median(values)
     apart = values[-1] / values[0] - 1 if values[0] > 0 else None
@@ -411,52 +409,48 @@ def best_of_noise(seen: AuditedHistory) -> Said | None:
         f"{listed([trial.ordinal for trial in same]).capitalize()} set effectively the same and "
         f"got {format_number(values[0])} to {format_number(values[-1])}{spread}; the best, "
         f"trial {best.ordinal}, is the luckiest of these {len(same)}, whose median is "
-        f"{format_number(middle)}{_by_median(seen)}."
+        f"{format_number(middle)}{_by_median(seen, same)}."
     )
     return words, tuple(trial.ordinal for trial in same)
 
 
-def _by_median(seen: AuditedHistory) -> str:
+def _by_median(seen: AuditedHistory, same: tuple[Trial, ...]) -> str:
     """Who leads when what is effectively the same counts by its median, if that is another."""
-    sign, best = seen.scoring.sign, seen.best
-    medians = {
-        config: median(sign * value(trial) for trial in trials)
-        for config, trials in seen.alike.items()
-    }
-    first = min(medians, key=lambda config: medians[config])
-    if best is None or best.config is None or first == seen.live(best.config):
-        return ""
-    return f", and by medians trial {seen.alike[first][0].ordinal} leads"
+    sign = seen.scoring.sign
+    first = min(
+        seen.alike.values(), key=lambda trials: median(sign * value(trial) for trial in trials)
+    )
+    return "" if first is same else f", and by medians trial {first[0].ordinal} leads"
 
 
 def within_noise(seen: AuditedHistory) -> Said | None:
     """The best leads by less than equal settings differ by."""
-    best, noise = seen.best, seen.noise
-    if best is None or best.config is None or noise is None or not seen.best_is_one_number:
+    noise = seen.noise
+    if noise is None or seen.unrepeated_best is None:
         return None
-    own = seen.live(best.config)
+    best, same = seen.unrepeated_best
     if value(best) <= 0:
         return None
     close = [
         (behind, leader)
-        for config, trials in seen.alike.items()
-        if config != own
+        for trials in seen.alike.values()
+        if trials is not same
         for leader in [min(trials, key=seen.history.cost)]
         if (behind := _behind(best, leader)) is not None and behind < CLEARLY * noise
     ]
     if not close:
         return None
-    behind, nearest = min(close, key=lambda pair: pair[0])
+    close.sort(key=itemgetter(0))
+    behind, nearest = close[0]
     words = (
         f"Trial {best.ordinal} leads trial {nearest.ordinal} by {_percent(behind)}, while results "
         f"of equal settings are {_percent(noise)} apart in this record; "
         f"{len(close)} other configuration{'s'[: len(close) - 1]} cannot be told apart from it."
     )
-    return words, (best.ordinal, *(leader.ordinal for _, leader in sorted(close, key=_first)))
-
-
-def _first(pair: tuple[float, Trial]) -> float:
-    return pair[0]
+    return words, (
+        best.ordinal,
+        *(leader.ordinal for _, leader in close),
+    )
 
 
 def _behind(best: Trial, other: Trial) -> float | None:
@@ -540,7 +534,7 @@ class Fault:
 
 def audit(study: Study, history: History, repeats: Sequence[Repeat]) -> tuple[Fault, ...]:
     """Every fault of a history, the gravest first; none where nothing is wrong."""
-    seen = AuditedHistory.of(study, history, repeats)
+    seen = AuditedHistory(study=study, history=history, repeats=repeats)
     found = ((name, check(seen)) for name, check in CHECKS.items())
     return tuple(
         Fault(name=name, words=said[0], ordinals=said[1])

@@ -1,9 +1,10 @@
-"""Import of CCL-Search: run folders (both layouts of `results.csv`), and runs in workload cards."""
+"""Import of CCL-Search: run folders, runs in workload cards, and searches in JSON lines."""
 
 import csv
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Final
@@ -20,17 +21,21 @@ from search.transfer.importing import (
     Imported,
     RecordedMachine,
     Row,
+    SearchRow,
+    SimulatedRow,
     author_of,
     content_digest,
-    direction_of,
+    grouped_rows,
     imported_study,
     json_row,
+    lines_of,
     positive,
     published_of,
     rank_count,
     rules_of,
     study_of,
     text_of,
+    workload_of,
 )
 
 RESULTS: Final = "results.csv"
@@ -57,19 +62,6 @@ class RunCard:
     inferences: tuple[str, ...] = ()
     name: str = ""
     digest: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Line:
-    """A trial as a table or a card has it; `text` is all of it."""
-
-    text: str
-    config: Mapping[str, Value]
-    metrics: Mapping[str, float | None]
-    score: float | None
-    status: object
-    error: str
-    program: str | None
 
 
 def is_run_folder(path: Path) -> bool:
@@ -129,20 +121,16 @@ def _study(
     digests: Mapping[str, str],
     notes: tuple[str, ...],
 ) -> Study:
+    origin = Origin(
+        kind="ccl-search", source=source, digests=digests, framework=card.framework, notes=notes
+    )
     return study_of(
         name=name,
         aim=aim,
         workload=card.workload,
         environment=card.environment,
         inferences=card.inferences,
-        origin=Origin(
-            kind="ccl-search",
-            source=source,
-            digests=digests,
-            framework=card.framework,
-            direction=direction_of(aim),
-            notes=notes,
-        ),
+        origin=origin,
         rules=rules_of(fixed_batch=False),
     )
 
@@ -173,39 +161,49 @@ def _rows(
     ordinal = 0
     for line, row in lines:
         try:
-            yield _row(ordinal, _line(row, _program(path, row)), card)
+            yield _run_row(
+                ordinal,
+                card,
+                text=json.dumps(dict(row), sort_keys=True),
+                config=json_row(row.get("config") or "{}", Mapping[str, Value]),  # type: ignore[type-abstract]  # pydantic takes it
+                metrics=json_row(row.get("metrics") or "{}", Mapping[str, float | None]),  # type: ignore[type-abstract]  # the same
+                score=number(row.get("score", "")),
+                status=row.get("status"),
+                error=row.get("error_msg", ""),
+                program=_program(path, row),
+            )
         except StudyError as error:
             bad.refuse(f"{path}:{line}: {error}")
             continue
         ordinal += 1
 
 
-def _line(row: Mapping[str, str], program: str | None) -> _Line:
-    return _Line(
-        text=json.dumps(dict(row), sort_keys=True),
-        config=json_row(row.get("config") or "{}", Mapping[str, Value]),  # type: ignore[type-abstract]  # pydantic takes it
-        metrics=json_row(row.get("metrics") or "{}", Mapping[str, float | None]),  # type: ignore[type-abstract]  # the same
-        score=number(row.get("score", "")),
-        status=row.get("status"),
-        error=row.get("error_msg", ""),
-        program=program,
-    )
-
-
-def _row(ordinal: int, line: _Line, card: RunCard | None) -> Row:
+def _run_row(
+    ordinal: int,
+    card: RunCard | None,
+    *,
+    text: str,
+    config: Mapping[str, Value],
+    metrics: Mapping[str, float | None],
+    score: float | None,
+    status: object,
+    error: str,
+    program: str | None,
+) -> Row:
+    """A trial as a table or a card has it; `text` is all of it."""
     return Row(
-        text=line.text,
-        config=line.config,
-        succeeded=line.status == "success",
-        score=line.score,
+        text=text,
+        config=config,
+        succeeded=status == "success",
+        score=score,
         least_score=0,
-        step_s=positive(line.metrics.get(STEP_TIME)),
-        ranks=rank_count(line.config),
+        step_s=positive(metrics.get(STEP_TIME)),
+        ranks=rank_count(config),
         tokens=None if card is None else card.workload.tokens_per_step,
         tokens_declared=card is not None,
-        published=published_of(line.metrics),
-        error=line.error,
-        program=line.program,
+        published=published_of(metrics),
+        error=error,
+        program=program,
         author=author_of(ordinal),
     )
 
@@ -271,7 +269,7 @@ def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
     rows: list[Row] = []
     for n, item in enumerate(card.items(RUNS)):
         try:
-            rows.append(_row(len(rows), _card_line(item), said))
+            rows.append(_card_row(len(rows), item, said))
         except StudyError as error:
             bad.refuse(f"{path}: {RUNS}[{n}]: {error}")
     aim = aim_of(rows, None)
@@ -280,10 +278,12 @@ def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
     yield imported_study(_study(path.stem, path.name, aim, said, digests, notes), rows)
 
 
-def _card_line(item: Mapping[object, object]) -> _Line:
+def _card_row(ordinal: int, item: Mapping[object, object], card: RunCard) -> Row:
     config, metrics = _plain(item.get("config")), _numbers(item.get("metrics"))
     score, error, program = item.get("score"), item.get("error_msg"), item.get("policy")
-    return _Line(
+    return _run_row(
+        ordinal,
+        card,
         text=json.dumps([config, metrics, str(score), str(item.get("status")), str(error)]),
         config=config,
         metrics=metrics,
@@ -310,3 +310,122 @@ def _numbers(table: object) -> dict[str, float | None]:
     if not isinstance(table, dict):
         return {}
     return {k: float(v) for k, v in table.items() if isinstance(k, str) and is_number(v)}
+
+
+CHECKPOINTING: Final = "activation_checkpointing"
+FIXED_BATCH: Final = re.compile(r"fixed (\d+)")
+SIMULATED: Final = "wall_time_cycles"
+SIMULATOR: Final = RecordedMachine(accelerator="simulated", cluster="simulated")
+CYCLES: Final = Aim(name="wall_time_cycles", direction="minimize", formula="wall_time_cycles")
+SIMULATION_NOTES: Final = (
+    "Scores are cycles of a simulated run.",
+    "The search judged a policy by the mean over the workloads that did not fail, "
+    "so a policy could gain by failing on the slowest.",
+)
+
+
+def is_history(path: Path) -> bool:
+    """Whether a file begins like a recorded search in JSON lines."""
+    try:
+        with path.open("rb") as file:
+            first = json.loads(file.readline(MAX_LINE_CHARS))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(first, dict) or not {"config", "status", "workload"} <= first.keys():
+        return False
+    return "search_id" in first or "card" in first
+
+
+def read_history(path: Path, bad: BadRows) -> Iterator[Imported]:
+    """Every search of a file of JSON lines."""
+    is_simulated = SIMULATED in json.loads(lines_of(path)[0][1])
+    origin = Origin(kind="jsonl", source=path.name, digests={path.name: content_digest(path)})
+    yield from (_simulations if is_simulated else _searches)(path, origin, bad)
+
+
+def _searches(path: Path, origin: Origin, bad: BadRows) -> Iterator[Imported]:
+    found = grouped_rows(
+        path, SearchRow, lambda line: (_name(line), line.objective), _search_row, bad
+    )
+    names = [name for name, _ in found]
+    for (name, aim), lines in found.items():
+        if not lines:
+            continue
+        first, rows = lines[0][1], [row for row, _ in lines]
+        rule = first.workload.actual_global_batch_rule
+        fixed_batch = FIXED_BATCH.search(rule or "") is not None
+        varied = f"The global batch of a step was {rule or 'not recorded'}, whatever the card says."
+        dead = all(not line.activation_checkpointing_effective for _, line in lines)
+        study = study_of(
+            name=f"{name} {aim.formula}" if aim is not None and names.count(name) > 1 else name,
+            aim=aim,
+            workload=workload_of(first.workload, first.workload.model or name),
+            environment=first.hardware.environment(max(row.ranks or 1 for row in rows)),
+            origin=replace(
+                origin,
+                framework=first.framework,
+                dead_knobs=(CHECKPOINTING,) if dead else (),
+                notes=(*(() if fixed_batch else (varied,)), *bad.taken()),
+            ),
+            rules=rules_of(fixed_batch=fixed_batch),
+        )
+        yield imported_study(study, rows)
+
+
+def _simulations(path: Path, origin: Origin, bad: BadRows) -> Iterator[Imported]:
+    """Each workload of a search by itself: a policy decided for all of them."""
+    found = grouped_rows(
+        path, SimulatedRow, lambda line: (line.search_id, line.workload.name), _simulated_row, bad
+    )
+    for (search, name), lines in found.items():
+        if not lines:
+            continue
+        rows = [row for row, _ in lines]
+        study = study_of(
+            name=f"{search} {name}",
+            aim=CYCLES,
+            workload=workload_of(lines[0][1].workload, name),
+            environment=SIMULATOR.environment(max(row.ranks or 1 for row in rows)),
+            origin=replace(origin, framework="astra-sim", notes=(*SIMULATION_NOTES, *bad.taken())),
+        )
+        yield imported_study(study, rows)
+
+
+def _name(line: SearchRow) -> str:
+    return line.search_id or Path(line.card).stem or "search"
+
+
+def _search_row(ordinal: int, text: str, line: SearchRow) -> Row:
+    guess = line.inferred_cause if line.inferred_cause != line.error_class else None
+    return Row(
+        text=text,
+        config=line.config,
+        succeeded=line.status == "success",
+        score=line.score,
+        least_score=0,
+        step_s=positive(line.step_seconds),
+        ranks=line.gpus_used if line.gpus_used is not None else rank_count(line.config),
+        tokens=line.tokens_per_step,
+        published=published_of(line.metrics),
+        error=line.error_excerpt or "",
+        error_class=line.error_class or "",
+        guess="; ".join(filter(None, (guess, line.inferred_why))) if guess else "",
+        from_cache=line.served_from_cache,
+        author=author_of(ordinal),
+    )
+
+
+def _simulated_row(ordinal: int, text: str, line: SimulatedRow) -> Row:
+    parts = {"gpu_time_cycles": line.gpu_time_cycles, "comm_time_cycles": line.comm_time_cycles}
+    return Row(
+        text=text,
+        config=line.config,
+        succeeded=line.status == "success",
+        score=line.wall_time_cycles,
+        least_score=0,
+        ranks=rank_count(line.config),
+        tokens=(line.workload.batch_size or 0) * line.workload.seq_len,
+        published=published_of(parts),
+        error_class=line.error_class or "",
+        author=author_of(ordinal),
+    )

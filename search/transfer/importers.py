@@ -1,7 +1,7 @@
 """Choose the importer by content, and write imported studies into the store."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from records.codec import with_texts
@@ -14,12 +14,11 @@ from records.store.journal import (
     TrialFinished,
     with_study,
 )
-from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import SearchSpace
 from records.trial import Config, Trial
 from search.loop.ports import scrubbed_policy, scrubbed_study
-from search.transfer import ccl_search, json_lines, optuna
+from search.transfer import ccl_search, optuna
 from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
 from search.transfer.importing import BadRows, Imported
 from search.transfer.trust import foreign, plain_study
@@ -89,28 +88,10 @@ def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Ite
         yield from optuna.read(source, bad)
     elif ccl_search.is_card(path):
         yield from ccl_search.read_cards(path, bad)
-    elif json_lines.is_history(path):
-        yield from json_lines.read(path, bad)
+    elif ccl_search.is_history(path):
+        yield from ccl_search.read_history(path, bad)
     else:
         raise StudyError(f"{path}: is not a history that can be imported; give {KINDS}")
-
-
-@dataclass(slots=True)
-class Known:
-    """The recorded studies, so that nothing is recorded twice."""
-
-    ids: set[str]
-
-    @classmethod
-    def of(cls, rows: Iterable[StudyRow]) -> "Known":
-        """What these studies are."""
-        return cls({row.id for row in rows})
-
-    def take(self, found: Imported) -> bool:
-        """Whether a study is new; from now on it is known."""
-        is_new = found.id not in self.ids
-        self.ids.add(found.id)
-        return is_new
 
 
 def refuse_other(found: Imported, store: Store) -> None:

@@ -373,7 +373,8 @@ def _measured(row: Row, score: float, study: Study) -> Measured:
         PUBLISHED_SCORE: score,
         **{f"{PUBLISHED_PREFIX}{name}": value for name, value in row.published.items()},
     }
-    better = _better(study)
+    is_maximized = study.origin is not None and study.origin.direction == "maximize"
+    better: Literal["lower", "higher"] = "higher" if is_maximized else "lower"
     return Measured(
         measurement=Measurement(
             step_times_s=(steps_s,) * (row.ranks or 1) if steps_s else (),
@@ -404,11 +405,6 @@ def _measured(row: Row, score: float, study: Study) -> Measured:
 def _from_step() -> tuple[Metric, ...]:
     """Looked up once: a search may have trials by the thousand."""
     return tuple(metric(name) for name in FROM_STEP)
-
-
-def _better(study: Study) -> Literal["lower", "higher"]:
-    origin = study.origin
-    return "higher" if origin is not None and origin.direction == "maximize" else "lower"
 
 
 MOST_RANKS_IN_ALL: Final = 10_000_000
@@ -586,8 +582,7 @@ def objective_of(aim: Aim | None) -> Objective:
     """The same over our metrics; where they cannot tell it, the score as it was published."""
     if aim is None:
         return PUBLISHED
-    direction: Literal["minimize", "maximize"]
-    direction = "maximize" if aim.direction == "maximize" else "minimize"
+    direction = direction_of(aim)
     expression = _NAME.sub(lambda name: NAMES.get(name[0], name[0]), aim.formula)
     ours = Objective(expression=expression, direction=direction)
     try:
@@ -626,7 +621,7 @@ def study_of(
         launch=Launch(recipe="command"),
         command=SCRIPT,
         strategy=AUTHOR,
-        origin=origin,
+        origin=replace(origin, direction=direction_of(aim)),
         inferences=inferences,
     )
 

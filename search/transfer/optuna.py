@@ -151,7 +151,6 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
         kind="optuna",
         source=Path(source).name if "://" not in source else "a storage of Optuna",
         framework="optuna",
-        direction=_directions(study)[0],
         notes=(NO_WORK, SCORED, *notes, *bad.taken()),
     )
     return replace(imported_study(_study(study, origin), rows), files=tuple(files))

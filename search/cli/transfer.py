@@ -4,7 +4,7 @@ import getpass
 import json
 import shlex
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -27,7 +27,7 @@ from search.cli.options import (
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
 from search.transfer.audit import Fault, audit
 from search.transfer.bundle import SUFFIX
-from search.transfer.entry import Check, checks_of
+from search.transfer.entry import Checks, checks_of
 from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
 from search.transfer.importers import record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
@@ -246,9 +246,9 @@ def _lines(written: ExportResult, redactor: Redactor | None) -> Iterator[str]:
         yield f"left out {name}: {why}"
     if written.missing:
         yield f"missing and left out: {len(written.missing)} files"
-    for check in written.checks:
-        for fault in check.faults:
-            yield f"lacks {check.name}: {fault}"
+    for name, faults in written.checks.items():
+        for fault in faults:
+            yield f"lacks {name}: {fault}"
     if redactor is not None:
         yield "checked: none of the known names is left"
 
@@ -276,23 +276,19 @@ def _facts(written: ExportResult, row: StudyRow, redactor: Redactor | None) -> d
         "left_out": dict(written.left_out or {}),
         "notes": list(written.notes),
         "redacted": None if redactor is None else dict(redactor.counts),
-        "checks": _check_facts(written.checks),
+        "checks": written.checks,
     }
 
 
-def _check_facts(checks: Sequence[Check]) -> Mapping[str, list[str]]:
-    return {check.name: list(check.faults) for check in checks}
-
-
-def _print_checks(checks: Sequence[Check], *, as_json: bool) -> None:
+def _print_checks(checks: Checks, *, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(_check_facts(checks)))
+        typer.echo(json.dumps(checks))
     else:
-        for check in checks:
-            typer.echo(f"{check.name:12} {'ok' if not check.faults else 'FAILS'}")
-            for fault in check.faults:
+        for name, faults in checks.items():
+            typer.echo(f"{name:12} {'FAILS' if faults else 'ok'}")
+            for fault in faults:
                 typer.echo(f"  {fault}")
-    if any(check.faults for check in checks):
+    if any(checks.values()):
         raise typer.Exit(BROKEN)
 
 

@@ -361,45 +361,41 @@ _ENVIRONMENT = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One rule, and what breaks it."""
-
-    name: str
-    faults: tuple[str, ...] = ()
+Checks: TypeAlias = Mapping[str, Sequence[str]]
+"""What breaks each rule, by the rule's name; nothing where it holds."""
 
 
-def card_checks(card: Mapping[str, object]) -> tuple[Check, ...]:
+def card_checks(card: Mapping[str, object]) -> Checks:
     """Return the rules that a card alone can break."""
-    return (
-        Check(name="schema", faults=tuple(_schema(card))),
-        Check(name="environment", faults=tuple(_environment(card))),
-        Check(name="protocol", faults=tuple(_protocol(card))),
-        Check(name="plan", faults=tuple(_plan(card))),
-    )
+    return {
+        "schema": [*_schema(card)],
+        "environment": [*_environment(card)],
+        "protocol": [*_protocol(card)],
+        "plan": [*_plan(card)],
+    }
 
 
-def trial_checks(study: Study, trial: Trial, trace_count: int) -> tuple[Check, ...]:
+def trial_checks(study: Study, trial: Trial, trace_count: int) -> Checks:
     """Return the rules that need the trial itself."""
     if not isinstance(trial.outcome, Measured):
-        return (Check(name="result", faults=("the trial failed; choose one with --trial",)),)
+        return {"result": ["the trial failed; choose one with --trial"]}
     sample = trial.outcome.measurement
     launch = "how it was launched is not recorded, so there is no launch script; launch it again"
-    return (
-        Check(name="steps", faults=tuple(_steps(sample))),
-        Check(name="tokens", faults=tuple(_tokens(study, sample))),
-        Check(name="launch", faults=() if trial.outcome.launched is not None else (launch,)),
-        traces_check(trace_count, len(sample.step_times_s)),
-    )
+    return {
+        "steps": [*_steps(sample)],
+        "tokens": [*_tokens(study, sample)],
+        "launch": [] if trial.outcome.launched is not None else [launch],
+        "traces": _traces(trace_count, len(sample.step_times_s)),
+    }
 
 
-def traces_check(trace_count: int, rank_count: int) -> Check:
-    """Return whether there is a trace of every rank."""
-    fault = (
+def _traces(trace_count: int, rank_count: int) -> Sequence[str]:
+    if trace_count >= rank_count:
+        return []
+    return [
         f"{trace_count} traces of {rank_count} ranks; search with [measure] "
         "profiled_steps above 0, and leave --no-traces out"
-    )
-    return Check(name="traces", faults=() if trace_count >= rank_count else (fault,))
+    ]
 
 
 def _schema(card: Mapping[str, object]) -> Iterator[str]:
@@ -491,37 +487,34 @@ SCRIPT = "launch.sh"
 _RANK = re.compile(r"rank[-_]?(\d{1,7})(?!\d)")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """What an entry is written of; `script` starts the trial again, None where none is known."""
+def write_entry(
+    found: StudyExport,
+    card: Mapping[str, object],
+    checks: Checks,
+    artifacts: Artifacts,
+    script: str | None,
+    folder: Path,
+    *,
+    allow_missing: bool,
+) -> tuple[str, ...]:
+    """Fill a new folder with one trial; return the names of missing files, if they are allowed.
 
-    trial: Trial
-    document: Mapping[str, object]
-    card: Mapping[str, object]
-    checks: tuple[Check, ...]
-    artifacts: Artifacts
-    script: str | None
-
-
-def write_entry(entry: Entry, folder: Path, *, allow_missing: bool) -> tuple[str, ...]:
-    """Fill a new folder; return the names of missing files, if they are allowed.
-
-    Raises `StoreError` for a file that is missing or was altered.
+    `script` starts the trial again; None where no launch is recorded. Raises `StoreError` for a
+    file that is missing or was altered.
     """
+    (trial,), (document,) = found.trials, trial_documents(found)
     record = folder / RECORD
     record.mkdir(parents=True)
-    (folder / CARD).write_text(card_text(entry.card), encoding="utf-8")
-    if entry.script is not None:
-        (folder / SCRIPT).write_text(entry.script, encoding="utf-8")
+    (folder / CARD).write_text(card_text(card), encoding="utf-8")
+    if script is not None:
+        (folder / SCRIPT).write_text(script, encoding="utf-8")
         (folder / SCRIPT).chmod(0o755)
-    _write_json(record / "trial.json", entry.document)
-    _write_json(record / "metrics.json", entry.document["metrics"])
-    faults = {check.name: list(check.faults) for check in entry.checks}
-    _write_json(record / "checks.json", faults)
-    (record / "policy.py").write_text(
-        entry.trial.policy.source, encoding="utf-8", errors="surrogatepass"
-    )
-    return tuple(_write_files(entry, folder, allow_missing))
+    for name, value in (("trial", document), ("metrics", document["metrics"]), ("checks", checks)):
+        text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
+        path = record / f"{name}.json"
+        path.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
+    (record / "policy.py").write_text(trial.policy.source, encoding="utf-8", errors="surrogatepass")
+    return tuple(_write_files(trial, artifacts, folder, allow_missing))
 
 
 def traces_of(trial: Trial) -> list[Artifact]:
@@ -534,30 +527,28 @@ def traces_of(trial: Trial) -> list[Artifact]:
     return sorted(found, key=lambda each: (_rank(each.name, len(found)), each.name))
 
 
-def _write_files(entry: Entry, folder: Path, allow_missing: bool) -> Iterator[str]:
-    traces = traces_of(entry.trial)
-    for artifact in entry.trial.outcome.artifacts:
-        if allow_missing and entry.artifacts.size(artifact.digest) is None:
+def _write_files(
+    trial: Trial, artifacts: Artifacts, folder: Path, allow_missing: bool
+) -> Iterator[str]:
+    traces = traces_of(trial)
+    for artifact in trial.outcome.artifacts:
+        if allow_missing and artifacts.size(artifact.digest) is None:
             yield artifact.name
         elif artifact in traces and is_json(artifact.name):
             rank = traces.index(artifact)
-            _unpack(artifact, entry.artifacts, folder / f"rank{rank}_trace.json")
+            _unpack(artifact, artifacts, folder / f"rank{rank}_trace.json")
         else:
-            to = folder / RECORD / "files" / _inside(artifact.name)
+            if not is_inside(artifact.name):
+                name = repr(artifact.name[:80])
+                raise StoreError(f"a file of the record is called {name}, which leads elsewhere")
+            to = folder / RECORD / "files" / artifact.name
             to.parent.mkdir(parents=True, exist_ok=True)
-            entry.artifacts.copy(artifact.digest, to)
+            artifacts.copy(artifact.digest, to)
 
 
 def is_json(name: str) -> bool:
     """Whether a trace is JSON, compressed or not."""
     return name.removesuffix(".gz").removesuffix(".zst").endswith(".json")
-
-
-def _inside(name: str) -> str:
-    """A file's name; raises `StoreError` where it leads out of a folder."""
-    if not is_inside(name):
-        raise StoreError(f"a file of the record is called {name[:80]!r}, which leads elsewhere")
-    return name
 
 
 def _unpack(artifact: Artifact, artifacts: Artifacts, to: Path) -> None:
@@ -580,16 +571,11 @@ def _rank(name: str, count: int) -> int:
     return int(found[1]) if found else count
 
 
-def _write_json(path: Path, value: object) -> None:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(f"{text}\n", encoding="utf-8", errors="backslashreplace")
-
-
 _YAML = (".yaml", ".yml")
 _NO_TRACES = ("metrics.json", "trial.json", "checks.json", "launch.json", "job.json")
 
 
-def checks_of(path: Path) -> tuple[Check, ...]:
+def checks_of(path: Path) -> Checks:
     """Return the rules for the card at a path, and for the traces next to it if that is a folder.
 
     Raises `StudyError` where there is no card, or several to choose from.
@@ -604,11 +590,11 @@ def checks_of(path: Path) -> tuple[Check, ...]:
     total = looked_up(card, TOTAL)
     traces = [each for each in path.iterdir() if _is_trace(each)]
     ranks = int(total) if is_number(total) else 1
-    return (
-        Check(name="card", faults=() if len(cards) == 1 else (several,)),
-        *card_checks(card),
-        traces_check(len(traces), ranks),
-    )
+    return {
+        "card": [] if len(cards) == 1 else [several],
+        **card_checks(card),
+        "traces": _traces(len(traces), ranks),
+    }
 
 
 def _card_fields(path: Path) -> dict[str, object]:

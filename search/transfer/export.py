@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
@@ -20,8 +20,7 @@ from search.loop.finding import leader_of
 from search.transfer.bundle import Bundled, write_bundle
 from search.transfer.entry import (
     CARD,
-    Check,
-    Entry,
+    Checks,
     card_checks,
     card_of,
     is_json,
@@ -141,11 +140,7 @@ class ExportResult:
     missing: tuple[str, ...] = ()
     left_out: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
-    checks: tuple[Check, ...] = ()
-
-
-class FailedChecks(StudyError):
-    """An entry breaks rules, so it was not written."""
+    checks: Checks = field(default_factory=dict)
 
 
 def export(
@@ -161,7 +156,8 @@ def export(
         left_out: Mapping[str, str] = {}
         is_entry = wanted.form == "entry"
         card = _card(found, store, wanted) if is_entry else None
-        script = _script(found, store) if is_entry else None
+        is_launched = is_entry and found.trials[0].outcome.launched is not None
+        script = launch_script(found.trials[0], found.row, store) if is_launched else None
         if redactor is not None:
             found, artifacts, left_out = redacted_study(
                 found,
@@ -186,11 +182,11 @@ def export(
         missing=missing,
         left_out=left_out,
         notes=notes,
-        checks=_checks(found, card) if card is not None else (),
+        checks=_checks(found, card) if card is not None else {},
     )
 
 
-def entry_checks(row: StudyRow, store: Store, wanted: ExportRequest) -> tuple[Check, ...]:
+def entry_checks(row: StudyRow, store: Store, wanted: ExportRequest) -> Checks:
     """The rules for an entry, with what breaks them; nothing is written."""
     found = _found(row, store, wanted)
     return _checks(found, _card(found, store, wanted))
@@ -234,10 +230,10 @@ def _redacted_card(card: dict[str, object] | None, redactor: Redactor) -> dict[s
     return {**redacted, "contributor": "redacted", "contact": "redacted"}
 
 
-def _checks(found: StudyExport, card: Mapping[str, object]) -> tuple[Check, ...]:
+def _checks(found: StudyExport, card: Mapping[str, object]) -> Checks:
     (trial,) = found.trials
     traces = [each for each in traces_of(trial) if is_json(each.name)]
-    return (*card_checks(card), *trial_checks(found.row.study, trial, len(traces)))
+    return {**card_checks(card), **trial_checks(found.row.study, trial, len(traces))}
 
 
 def _write_file(
@@ -267,30 +263,14 @@ def _write_entry(
     wanted: ExportRequest,
 ) -> tuple[str, ...]:
     checks = _checks(found, card)
-    broken = [check for check in checks if check.faults]
+    broken = {name: faults for name, faults in checks.items() if faults}
     if broken and not wanted.incomplete:
-        words = "; ".join(f"{check.name}: {', '.join(check.faults)}" for check in broken)
-        raise FailedChecks(f"not written: {words}; --incomplete writes it with these listed")
-    (trial,) = found.trials
-    (document,) = trial_documents(found)
-    entry = Entry(
-        trial=trial,
-        document=document,
-        card=card,
-        checks=checks,
-        artifacts=artifacts,
-        script=script,
-    )
+        words = "; ".join(f"{name}: {', '.join(faults)}" for name, faults in broken.items())
+        raise StudyError(f"not written: {words}; --incomplete writes it with these listed")
     with whole_folder(wanted.to, mark=CARD, force=wanted.force) as folder:
-        return write_entry(entry, folder, allow_missing=wanted.allow_missing)
-
-
-def _script(found: StudyExport, store: Store) -> str | None:
-    """Return the script that starts the trial again; None if its launch is not recorded."""
-    (trial,) = found.trials
-    if trial.outcome.launched is None:
-        return None
-    return launch_script(trial, found.row, store)
+        return write_entry(
+            found, card, checks, artifacts, script, folder, allow_missing=wanted.allow_missing
+        )
 
 
 def _texts(

@@ -28,7 +28,7 @@ def entry(cclsearch, root, to, *options):
 
 
 def faults(checks):
-    return {check.name: check.faults for check in checks if check.faults}
+    return {name: broken for name, broken in checks.items() if broken}
 
 
 @pytest.fixture

@@ -16,10 +16,18 @@ from pathlib import Path
 from rich.console import Console
 
 from records.errors import StudyError
-from search.strategy_bench.comparison import RIVALS, Comparison, compare, strategies_of, write
+from search.strategy_bench.comparison import (
+    RIVALS,
+    TABLE_WIDTH,
+    Comparison,
+    Report,
+    compare,
+    print_reports,
+    strategies_of,
+    write,
+)
 from search.strategy_bench.landscape import Landscape
 from search.strategy_bench.run import landscapes_of
-from search.strategy_bench.summary import TABLE_WIDTH, Report, print_reports
 
 HERE = Path(__file__).parent
 MEASURED = ("builtin_cpu.json", "mpi_all_reduce.json")

@@ -34,8 +34,13 @@ from records.codec import to_json
 from records.store.store import Store
 from records.trial import Trial
 from search.client.client import Client
-from search.compare.compare import Comparisons, ComparisonSide
-from search.compare.files import Replicates, Turn, judge_replicates
+from search.compare.compare import (
+    Comparisons,
+    ComparisonSide,
+    Replicates,
+    Turn,
+    judge_replicates,
+)
 from search.compare.view import verdict_words
 from tests.support.records import failed, study, trial
 from tests.support.service import Serving

@@ -221,9 +221,8 @@ def analyze(
     without a verdict.
     """
     # Imported here: statistics and plotting take a second to load.
-    from search.collective_bench.analyze import AnalysisOptions
+    from search.collective_bench.analyze import AnalysisOptions, analysis_facts
     from search.collective_bench.analyze import analyze as run_analysis
-    from search.collective_bench.output import analysis_facts
     from search.collective_bench.verdicts import UNDECIDED, Limits
 
     console = Terminal(stderr=True)
@@ -384,9 +383,14 @@ def search(
     score is the true value of the announced configuration. Nothing is launched.
     """
     # Imported here: statistics and plotting take a second to load.
-    from search.strategy_bench.comparison import compare, strategies_of, write
+    from search.strategy_bench.comparison import (
+        TABLE_WIDTH,
+        compare,
+        print_reports,
+        strategies_of,
+        write,
+    )
     from search.strategy_bench.run import Asking, landscapes_of
-    from search.strategy_bench.summary import TABLE_WIDTH, print_reports
     from search.views.format import parse_share
 
     if start not in ("seed", "random"):

@@ -16,8 +16,14 @@ from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.estimate import Thresholds, read_thresholds, to_toml
 from records.errors import StudyError
 from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
-from search.compare.compare import Comparisons, Terms, compare_launches, compare_trials
-from search.compare.files import compare_bench, compare_timings
+from search.compare.compare import (
+    Comparisons,
+    Terms,
+    compare_bench,
+    compare_launches,
+    compare_timings,
+    compare_trials,
+)
 from search.compare.sides import (
     BenchSide,
     LaunchSide,

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from evaluator.traces.analysis.breakdown import JobSplit, StepSplit
-from evaluator.traces.analysis.collectives import Matches, bandwidths
+from evaluator.traces.analysis.collectives import Matches
 from evaluator.traces.analysis.difference import JobDifference, PartChange, TimeTaken, difference
 from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelRow
 from evaluator.traces.analysis.stragglers import Imbalance, Stragglers, imbalance, stragglers
@@ -133,7 +133,7 @@ def collectives(
     found = options.read()
     traces = found.traces
     matches = found.matches
-    instances = collective_rows(traces, matches, bandwidths(traces, matches))
+    instances = collective_rows(traces, matches)
     traffic = traffic_rows(found.evidence.volume, matches)
     if as_json:
         unmatched = {lack.name.lower(): count for lack, count in matches.unmatched().items()}

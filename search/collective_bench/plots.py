@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogFormatter, NullLocator, StrMethodFormatter
 
 from evaluator.timing.bench_csv import ABSENT
-from search.collective_bench.output import size_words
-from search.collective_bench.results import DevicePoint, Figures, Results
-from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, PointVerdict, Standing
+from search.collective_bench.results import DevicePoint, Figures, Results, size_words
+from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, Standing
 from search.traces.plots import add_legend
 from search.views.format import one_line
 
@@ -43,17 +42,23 @@ class Quantity:
     axis: str
     is_latency: bool
 
-    def at(self, results: Results, point: DevicePoint) -> float | None:
-        """What a side reached; None where a point has no value that a logarithmic axis shows."""
-        found = results.figures.get(point)
-        if found is None:
-            return None
-        return _drawable(found.latency_us if self.is_latency else found.bus_gb_per_s)
+    def of(self, results: Results, points: Sequence[DevicePoint]) -> dict[DevicePoint, float]:
+        """What a side reached at each point that has a value that a logarithmic axis shows."""
+        at = {each: results.figures[each] for each in points if each in results.figures}
+        values = {
+            each: f.latency_us if self.is_latency else f.bus_gb_per_s for each, f in at.items()
+        }
+        return {each: drawn for each, value in values.items() if (drawn := _drawable(value))}
 
-    def change(self, verdict: PointVerdict) -> float | None:
-        """Change against the baseline in percent, above 0 is better."""
-        change = verdict.latency_change if self.is_latency else verdict.bandwidth_change
-        return change if change is not None and abs(change) < MOST_DRAWN else None
+    def changes(
+        self, pair: PairVerdicts, points: Sequence[DevicePoint]
+    ) -> dict[DevicePoint, float]:
+        """Changes against the baseline in percent, above 0 is better."""
+        at = {each: pair.points[each] for each in points if each in pair.points}
+        changes = {
+            e: v.latency_change if self.is_latency else v.bandwidth_change for e, v in at.items()
+        }
+        return {e: c for e, c in changes.items() if c is not None and abs(c) < MOST_DRAWN}
 
 
 QUANTITIES: Final = (
@@ -68,24 +73,19 @@ def pair_figures(
     """Each plot of one collective that has something to draw, with the end of its file's name."""
     own, baseline = found.named(pair.label), found.named(pair.baseline)
     for quantity in QUANTITIES:
-        reached = [[each for each in points if quantity.at(side, each)] for side in (own, baseline)]
+        reached = [quantity.of(side, points) for side in (own, baseline)]
         if all(reached):
-            either = [each for each in points if each in reached[0] or each in reached[1]]
+            either = [each for each in points if any(each in side for side in reached)]
             title = f"{name}: {quantity.words} of {own.label} and {baseline.label}"
             yield quantity.name, _reached(own, baseline, pair, quantity, either, title)
     for quantity in QUANTITIES:
-        changes = {
-            each: change
-            for each in points
-            if each in pair.points and (change := quantity.change(pair.points[each])) is not None
-        }
+        changes = quantity.changes(pair, points)
         if changes:
             words = f"{quantity.words} of {own.label} against {baseline.label}"
-            title = f"{name}: {words}, higher is better"
-            yield (
-                f"relative_{quantity.name}",
-                _relative(pair, found.limits, quantity, changes, title),
+            figure = _relative(
+                pair, found.limits, quantity, changes, f"{name}: {words}, higher is better"
             )
+            yield f"relative_{quantity.name}", figure
 
 
 def history_figures(
@@ -93,12 +93,11 @@ def history_figures(
 ) -> Iterator[tuple[str, Figure]]:
     """Latency and bus bandwidth of a collective over all labels, with the end of each name."""
     for quantity in QUANTITIES:
-        reached = [
-            each for each in points if any(quantity.at(side, each) for side in found.results)
-        ]
+        by_label = [quantity.of(side, points) for side in found.results]
+        reached = [each for each in points if any(each in side for side in by_label)]
         if reached:
             title = f"{name}: {quantity.words} over {len(found.results)} labels"
-            yield quantity.name, _history(found.results, quantity, reached, title)
+            yield quantity.name, _history(found.results, quantity, by_label, reached, title)
 
 
 def _reached(
@@ -114,8 +113,7 @@ def _reached(
     def draw(axes: Axes, here: Sequence[DevicePoint]) -> None:
         for side, colour, line in ((baseline, BASELINE_COLOUR, "--"), (own, OWN_COLOUR, "-")):
             _curve(axes, side, quantity, here, colour, line)
-        values = {each: value for each in here if (value := quantity.at(own, each))}
-        _mark(axes, pair, values, (Standing.REGRESSION, Standing.IMPROVEMENT))
+        _mark(axes, pair, quantity.of(own, here), (Standing.REGRESSION, Standing.IMPROVEMENT))
         if quantity.is_latency:
             _log_axis(axes)
         else:
@@ -155,7 +153,11 @@ def _relative(
 
 
 def _history(
-    labels: Sequence[Results], quantity: Quantity, points: Sequence[DevicePoint], title: str
+    labels: Sequence[Results],
+    quantity: Quantity,
+    by_label: Sequence[Mapping[DevicePoint, float]],
+    points: Sequence[DevicePoint],
+    title: str,
 ) -> Figure:
     """A line for each size over the labels; a colour stands for one size in all panels."""
     sizes = sorted({each.size_bytes for each in points})
@@ -164,8 +166,7 @@ def _history(
 
     def draw(axes: Axes, here: Sequence[DevicePoint]) -> None:
         for point in here:
-            values = [quantity.at(results, point) for results in labels]
-            reached = [(place, value) for place, value in enumerate(values) if value is not None]
+            reached = [(n, values[point]) for n, values in enumerate(by_label) if point in values]
             number = sizes.index(point.size_bytes)
             axes.plot(
                 *zip(*reached, strict=True),
@@ -232,7 +233,7 @@ def _curve(
     colour: str,
     line: str,
 ) -> None:
-    at = {each: value for each in points if (value := quantity.at(side, each))}
+    at = quantity.of(side, points)
     sizes = [each.size_bytes for each in at]
     axes.plot(
         sizes, list(at.values()), line, marker=".", markersize=5, color=colour, label=side.label
@@ -275,14 +276,9 @@ def _mark(
         }
         if at:
             marker, colour = MARKS[standing]
+            sizes, heights = list(at), list(at.values())
             axes.scatter(
-                list(at),
-                list(at.values()),
-                marker=marker,
-                s=42,
-                color=colour,
-                zorder=3,
-                label=standing,
+                sizes, heights, marker=marker, s=42, color=colour, zorder=3, label=standing
             )
 
 

@@ -25,6 +25,7 @@ from records.errors import StudyError, shown
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 """What may become a part of a file's name."""
+UNITS: Final = ("B", "KB", "MB", "GB", "TB")
 WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\")
 
 
@@ -113,6 +114,12 @@ class Figures:
     bus_gb_per_s: float | None
     convention: str | None
     row_count: int
+
+
+def size_words(size_bytes: int) -> str:
+    """A size in powers of 1024."""
+    power = min(max(size_bytes.bit_length() - 1, 0) // 10, len(UNITS) - 1)
+    return f"{size_bytes / 1024**power:.4g}{UNITS[power]}"
 
 
 def device_point(row: BenchRow) -> DevicePoint:

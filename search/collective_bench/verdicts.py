@@ -19,8 +19,7 @@ from evaluator.timing.decision import (
 )
 from records.errors import StudyError
 from search.collective_bench.results import DevicePoint, Figures, Results, base_names, by_point
-from search.compare.compare import LEAST_ALPHA
-from search.compare.files import ONCE, UNPAIRED, judge_points
+from search.compare.compare import LEAST_ALPHA, ONCE, UNPAIRED, judge_points
 
 NOT_MATCHED: Final = "no_baseline_point"
 SKIPPED: Final = "skipped"

@@ -14,10 +14,9 @@ from evaluator.timing.decision import Verdict
 from evaluator.timing.intervals.decide import Judgement, Reason
 from evaluator.timing.intervals.estimate import Estimate, is_time, relative_difference
 from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
-from evaluator.timing.nvbench.read import SampleFile
-from search.compare.view import COLOURS, MISSING, Display, View
+from search.compare.view import MISSING, Display, View, coloured_table, counts_line
 from search.views.format import format_duration, format_percent, one_line
-from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
+from search.views.terminal import TerminalColumn, number_column
 
 NAME_CHARS: Final = 80
 
@@ -33,11 +32,7 @@ def nvbench_lines(found: ComparedFiles, view: View) -> Iterator[str | Text]:
         heading = ", ".join([*names, section.benchmark, *_device_words(section)])
         columns = [*_axis_columns(section, rows), *_columns(rows, view.display)]
         yield Text(one_line(heading, NAME_CHARS), "bold")
-        headings, *lines = table_lines(columns, page_cells())
-        yield headings
-        for line, row in zip(lines, rows, strict=True):
-            yield Text(line, COLOURS[row.judgement.verdict])
-        yield ""
+        yield from coloured_table(columns, [row.judgement.verdict for row in rows])
     yield from _summary_lines(found, view)
 
 
@@ -49,13 +44,10 @@ def shown_rows(section: BenchmarkSection, view: View) -> list[StateRow]:
 def _summary_lines(found: ComparedFiles, view: View) -> Iterator[str]:
     """How many rows have which verdict, hidden ones too, and why it is none."""
     judgements = [row.judgement for row in found.rows]
-    counts = Counter(each.verdict for each in judgements)
-    words = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
-    yield f"verdicts: {', '.join(words) or 'nothing was measured on both sides'}"
+    yield counts_line(Counter(each.verdict for each in judgements))
     yield from _reason_lines([each for each in judgements if each.verdict is Verdict.UNDECIDED])
     shown = [row for section in found.sections for row in shown_rows(section, view)]
-    if len(shown) < len(judgements):
-        yield view.hidden_words(len(judgements) - len(shown))
+    yield from view.hidden_lines(len(judgements) - len(shown))
     if view.display is Display.EXPLAIN:
         yield from _legend_lines({row.judgement.reason for row in shown})
 
@@ -70,7 +62,7 @@ def comparison_facts(found: ComparedFiles) -> dict[str, object]:
     }
 
 
-def row_facts(section: "BenchmarkSection", row: "StateRow") -> dict[str, object]:
+def row_facts(section: BenchmarkSection, row: StateRow) -> dict[str, object]:
     """One row as JSON takes it, times in seconds."""
     judgement, change = row.judgement, row.judgement.change
     return {
@@ -231,22 +223,11 @@ def bulk_script(found: ComparedFiles, view: View) -> str:
 
 
 def _entry(index: int, section: BenchmarkSection, table_index: int, row: StateRow) -> str:
-    facts: dict[str, object] = {
-        "row_index": index,
-        "table_row_index": table_index,
-        **row_facts(section, row),
-        **_file("reference_times", row.reference.times),
-        **_file("reference_clocks", row.reference.clocks),
-        **_file("candidate_times", row.candidate.times),
-        **_file("candidate_clocks", row.candidate.clocks),
-    }
+    facts: dict[str, object] = {"row_index": index, "table_row_index": table_index}
+    facts |= row_facts(section, row)
+    for side, state in (("reference", row.reference), ("candidate", row.candidate)):
+        for kind, file in (("times", state.times), ("clocks", state.clocks)):
+            path = None if file is None or file.path is None else str(file.path)
+            facts |= {f"{side}_{kind}_file": path, f"{side}_{kind}_count": file and file.count}
     items = "".join(f"        {name!a}: {value!a},\n" for name, value in facts.items())
     return f"    {{\n{items}    }},\n"
-
-
-def _file(name: str, file: SampleFile | None) -> dict[str, object]:
-    path = None if file is None else file.path
-    return {
-        f"{name}_file": None if path is None else str(path),
-        f"{name}_count": None if file is None else file.count,
-    }

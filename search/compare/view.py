@@ -61,9 +61,10 @@ class View:
         """Whether a row with this relative change is in the table; one without a change is."""
         return change is None or abs(change) * 100 >= self.threshold_percent
 
-    def hidden_words(self, count: int) -> str:
-        """How many rows are not in the table."""
-        return f"not shown: {count} that differ by less than {self.threshold_percent:g} %"
+    def hidden_lines(self, count: int) -> Iterator[str]:
+        """How many rows are not in the table; nothing where all are."""
+        if count:
+            yield f"not shown: {count} that differ by less than {self.threshold_percent:g} %"
 
 
 def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
@@ -79,6 +80,22 @@ def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterat
             yield f"{MISSING}: {name}, measured for {side} only"
     for caveat in found.caveats:
         yield f"caveat: {caveat}"
+
+
+def counts_line(counts: Mapping[Verdict, int]) -> str:
+    """How many rows have which verdict."""
+    words = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
+    return f"verdicts: {', '.join(words) or 'nothing was measured on both sides'}"
+
+
+def coloured_table(
+    columns: Sequence[TerminalColumn], verdicts: Sequence[Verdict]
+) -> Iterator[str | Text]:
+    """The columns side by side, each row in the colour of its verdict, and an empty line."""
+    heading, *lines = table_lines(columns, page_cells())
+    yield heading
+    yield from (Text(line, COLOURS[each]) for line, each in zip(lines, verdicts, strict=True))
+    yield ""
 
 
 def verdict_words(compared: ComparisonRow, of: Comparisons) -> str:
@@ -305,20 +322,15 @@ def _screening_words(judgement: Judgement) -> str:
 
 def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
     """How many points have which verdict, and a line for each, coloured by it."""
-    counts = [f"{count} {verdict}" for verdict, count in of.counts.items() if count]
-    yield f"verdicts: {', '.join(counts) or 'nothing was measured on both sides'}"
     shown = [line for line in of.lines if view.shows(line.change)]
-    if len(shown) < len(of.lines):
-        yield view.hidden_words(len(of.lines) - len(shown))
+    yield counts_line(of.counts)
+    yield from view.hidden_lines(len(of.lines) - len(shown))
     if shown:
         around, short = _short_names([line.name for line in of.lines])
         names = [short[line.name] for line in shown]
         yield from ("", _quantity(around, of))
-        heading, *lines = table_lines(_columns(names, shown, of, view.display), page_cells())
-        yield heading
-        for line, compared in zip(lines, shown, strict=True):
-            yield Text(line, COLOURS[compared.comparison.verdict])
-        yield ""
+        columns = _columns(names, shown, of, view.display)
+        yield from coloured_table(columns, [line.comparison.verdict for line in shown])
     reasons = {line.comparison.reason: why_words(line, of) for line in shown}
     for reason, words in reasons.items():
         yield f"{reason}: {words}"

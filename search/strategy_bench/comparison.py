@@ -1,22 +1,325 @@
-"""Run a whole strategy benchmark, and draw regret and success rates of each landscape."""
+"""Compare strategies on landscapes: statistics, tables, a picture and a JSON document.
 
-from collections.abc import Sequence
+A hit is the first trial after which the incumbent is within reach of the best. A run without a hit
+is a miss: it counts with all its trials, and ranks behind every hit.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from statistics import fmean
+from typing import Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from scipy import stats
 
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError, suggestion
 from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
-from search.strategy_bench.run import Asking, Done, Start, Terms, run_all
-from search.strategy_bench.summary import MARKS, Report, Summary, report
+from search.strategy_bench.run import Asking, Done, Run, Start, Terms, run_all
 from search.traces.plots import add_legend, save
+
+MARKS: Final = (5, 10, 15, 30)
+"""Trials after which success rates are reported."""
+DRAWS: Final = 2000
+CONFIDENCE: Final = 0.95
+Counts: TypeAlias = npt.NDArray[np.float64]
+"""Trials to a hit, one for each seed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quartiles:
+    """Trials to a hit; None is a miss, beyond all trials that there were."""
+
+    low: float | None
+    median: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Regret after each trial, as a share of the best: 0.05 for 5 % worse.
+
+    None while fewer than all runs had measured anything.
+    """
+
+    mean: tuple[float | None, ...]
+    low: tuple[float | None, ...]
+    high: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paired:
+    """Trials to a hit less those of another strategy, over the same seeds; below 0 is sooner.
+
+    A miss counts as one trial more than the cap. `p_value` is that of the Wilcoxon signed-rank
+    test, None where no pair differs.
+    """
+
+    against: str
+    mean: float
+    low: float
+    high: float
+    p_value: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """One strategy on one landscape, over all its seeds.
+
+    Launches and failures are means per run, up to the hit or to the end of a miss; `launches`
+    counts those of races too. `running_time` is the expected number of trials to a hit where a
+    search that misses is begun again, None where none ever hit.
+    """
+
+    strategy: str
+    trials: Quartiles
+    hit_count: int
+    success: Mapping[int, float]
+    running_time: float | None
+    launches: float
+    failures: float
+    thinking_s: float
+    """Seconds for one proposal."""
+    regret: Curve
+    paired: tuple[Paired, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """All strategies on one landscape.
+
+    `random_trials` is how many draws without replacement meet the first target, on average.
+    """
+
+    landscape: str
+    about: str
+    unit: str
+    best: float
+    size: int
+    measurable_count: int
+    target_count: int
+    random_trials: float
+    seed_excess: float | None
+    summaries: tuple[Summary, ...]
+
+
+def report(
+    ground: Ground,
+    runs: Mapping[str, Sequence[Run]],
+    *,
+    reach: float,
+    trial_count: int,
+    rivals: Sequence[str] = (),
+) -> Report:
+    """Sum up every strategy; those among `rivals` are what the others are paired with."""
+    hits = {name: [hit(run, reach) for run in some] for name, some in runs.items()}
+    counted = {
+        name: np.array([trial_count + 1 if at is None else at for at in some], dtype=np.float64)
+        for name, some in hits.items()
+    }
+    size, targets = len(ground.space.feasible), len(ground.targets(reach))
+    return Report(
+        landscape=ground.name,
+        about=ground.landscape.about,
+        unit=ground.landscape.unit,
+        best=ground.best,
+        size=size,
+        measurable_count=len(ground.truths),
+        target_count=targets,
+        random_trials=(size + 1) / (targets + 1),
+        seed_excess=ground.excess(ground.seed) if ground.seed in ground.truths else None,
+        summaries=tuple(
+            summary(
+                name,
+                some,
+                hits[name],
+                trial_count,
+                tuple(
+                    paired(rival, counted[name], counted[rival])
+                    for rival in rivals
+                    if rival in counted and rival != name
+                ),
+            )
+            for name, some in runs.items()
+        ),
+    )
+
+
+def summary(
+    name: str,
+    runs: Sequence[Run],
+    hits: Sequence[int | None],
+    trial_count: int,
+    pairs: tuple[Paired, ...],
+) -> Summary:
+    """Sum up the runs of one strategy, whose first hits are given."""
+    used = [len(run.steps) if at is None else at for run, at in zip(runs, hits, strict=True)]
+    ends = list(zip(runs, used, strict=True))
+    hit_count = sum(at is not None for at in hits)
+    proposals = sum(len(run.steps) - 1 for run in runs)
+    return Summary(
+        strategy=name,
+        trials=quartiles(hits),
+        hit_count=hit_count,
+        success={
+            mark: sum(at is not None and at <= mark for at in hits) / len(hits) for mark in MARKS
+        },
+        running_time=sum(used) / hit_count if hit_count else None,
+        launches=fmean(run.steps[end - 1].launch_count for run, end in ends),
+        failures=fmean(sum(step.failed for step in run.steps[:end]) for run, end in ends),
+        thinking_s=sum(run.thinking_s for run in runs) / max(proposals, 1),
+        regret=curve(runs, trial_count),
+        paired=pairs,
+    )
+
+
+def hit(run: Run, reach: float) -> int | None:
+    """The number of the first trial, from 1, after which the incumbent is within reach."""
+    reached = (
+        number
+        for number, step in enumerate(run.steps, start=1)
+        if step.excess is not None and step.excess <= reach
+    )
+    return next(reached, None)
+
+
+def quartiles(hits: Sequence[int | None]) -> Quartiles:
+    """Quartiles between neighbours; one that takes a miss into account is a miss."""
+    low, median, high = (_quantile(hits, share) for share in (0.25, 0.5, 0.75))
+    return Quartiles(low=low, median=median, high=high)
+
+
+def _quantile(hits: Sequence[int | None], share: float) -> float | None:
+    ordered = sorted(at for at in hits if at is not None)
+    place = share * (len(hits) - 1)
+    below, above = math.floor(place), math.ceil(place)
+    if above >= len(ordered):
+        return None
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def curve(runs: Sequence[Run], trial_count: int) -> Curve:
+    """Mean regret and its quartiles after each trial; a search that ended keeps its incumbent."""
+    excess = np.array(
+        [
+            [run.steps[min(number, len(run.steps) - 1)].excess for run in runs]
+            for number in range(trial_count)
+        ],
+        dtype=np.float64,  # None is NaN
+    )
+    mean, low, high = (
+        tuple(None if math.isnan(value) else value for value in line.tolist())
+        for line in (excess.mean(axis=1), *np.quantile(excess, (0.25, 0.75), axis=1))
+    )
+    return Curve(mean=mean, low=low, high=high)
+
+
+def paired(against: str, own: Counts, others: Counts) -> Paired:
+    """Compare trials to a hit, in the order of the seeds; the interval is a bootstrap's."""
+    differences = own - others
+    drawn = np.random.default_rng(0).choice(differences, (DRAWS, len(differences)))
+    low, high = np.quantile(drawn.mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
+    p_value = float(stats.wilcoxon(differences).pvalue) if differences.any() else None
+    return Paired(
+        against=against,
+        mean=float(differences.mean()),
+        low=float(low),
+        high=float(high),
+        p_value=p_value,
+    )
+
+
+TABLE_WIDTH = 104
+"""In less, cells are cut."""
+BY_MARKS = f"% by {'/'.join(str(mark) for mark in MARKS)}"
+
+
+def print_reports(
+    console: Console, reports: Sequence[Report], *, trial_count: int, seed_count: int
+) -> None:
+    """Print a table for each landscape, one row a strategy."""
+    for report in reports:
+        console.print(Text(head(report)), soft_wrap=True)
+        console.print(_table(report, trial_count, seed_count))
+        for line in pair_lines(report):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+    console.print(Text(_legend(trial_count)), soft_wrap=True)
+
+
+def head(report: Report) -> str:
+    """The landscape in one line: its size, its targets, and what random draws would need."""
+    return (
+        f"{report.landscape}: {report.size} configurations, {report.measurable_count} measurable, "
+        f"{report.target_count} within reach of {report.best:.4g} {report.unit}; "
+        f"random draws need {report.random_trials:.1f} on average"
+    )
+
+
+def pair_lines(report: Report) -> Iterator[str]:
+    """How the strategies compare with each other, seed by seed, with interval and p-value."""
+    for summary in report.summaries:
+        for pair in summary.paired:
+            p_value = "no pair differs" if pair.p_value is None else f"p = {pair.p_value:.2g}"
+            yield (
+                f"  {summary.strategy} against {pair.against}: {pair.mean:+.1f} trials "
+                f"[{pair.low:+.1f}, {pair.high:+.1f}], {p_value}"
+            )
+
+
+def trials_words(value: float | None, trial_count: int) -> str:
+    """A number of trials; a miss is more than there were."""
+    return f">{trial_count}" if value is None else f"{value:g}"
+
+
+def _table(report: Report, trial_count: int, seed_count: int) -> Table:
+    rows = [_row(summary, trial_count, seed_count) for summary in report.summaries]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row.values())
+    return table
+
+
+def _row(summary: Summary, trial_count: int, seed_count: int) -> dict[str, str]:
+    """Cells of a strategy by the headings of their columns."""
+    needed, trials = summary.running_time, summary.trials
+    low, median, high = (
+        trials_words(each, trial_count) for each in (trials.low, trials.median, trials.high)
+    )
+    return {
+        "strategy": summary.strategy,
+        "trials": median,
+        "quartiles": f"{low}-{high}",
+        "hits": f"{summary.hit_count}/{seed_count}",
+        BY_MARKS: "/".join(f"{100 * summary.success[mark]:.0f}" for mark in MARKS),
+        "expected": "never" if needed is None else f"{needed:.1f}",
+        "launches": f"{summary.launches:.1f}",
+        "failed": f"{summary.failures:.1f}",
+        "s each": f"{summary.thinking_s:.2f}",
+    }
+
+
+def _legend(trial_count: int) -> str:
+    return (
+        "trials: median number until who leads is within reach; "
+        f">{trial_count}: not in {trial_count}.\n"
+        "expected: trials to a hit where a search that misses begins again.\n"
+        "launches, failed: mean up to the hit, launches with those of races. s each: one proposal."
+    )
+
 
 COLOURS: Final = (
     *("#d1603d", "#3d5a80", "#5b8e7d", "#8a6fb0", "#c9a227", "#7d7d7d"),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 import pandas as pd
 
 from evaluator.metrics.registry import measure_all, metric, metric_names
-from evaluator.traces.analysis.collectives import bandwidths
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
 from search.traces import tables
@@ -142,8 +141,7 @@ class Trace:
 
     @cached_property
     def _collective_rows(self) -> list[Row]:
-        found = bandwidths(self._traces, self._found.matches)
-        return tables.collective_rows(self._traces, self._found.matches, found)
+        return tables.collective_rows(self._traces, self._found.matches)
 
 
 def _frame(table: str, rows: list[Row]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from evaluator.traces.analysis.breakdown import JobSplit, StepParts, StepSplit
-from evaluator.traces.analysis.collectives import Bandwidths, Matches, NoMatch, Volume
+from evaluator.traces.analysis.collectives import Matches, NoMatch, Volume, bandwidths
 from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelTable, stream_queues
 from evaluator.traces.analysis.stragglers import Stragglers
 from evaluator.traces.model import CollectiveKind, StepKind, TraceSet
@@ -29,30 +29,133 @@ PART_COLUMNS: Final[Columns] = {
     "hidden_communication_s": "communication behind compute, within `compute_s`",
     "pipeline_bubble_s": "transfers alone kept the rank, within `exposed_communication_s`",
 }
-RANK_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "device": "name of its accelerator",
-    "source": "profiler that wrote the trace: kineto, xla or nsys",
-    "backend": "library that communicates",
-    "step_count": "profiled steps",
-    "span_count": "spans of the trace",
-    "collective_count": "collectives and transfers",
-    "clock_offset_s": "what was added to its clock to align it with the others",
+GROUP_COLUMNS: Final[Columns] = {
+    "group_id": "number of the group; groups of one name and other ranks are others",
+    "group": "its name",
+    "group_size": "how many ranks it has, where the traces say",
+    "group_ranks": "its ranks, where the traces say",
 }
-STEP_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "step": "number of the step; missing where no step is marked",
-    "kind": "plain, prefill or decode",
-    **PART_COLUMNS,
+_KIND_COLUMNS: Final[Columns] = {
+    "kind": "all_reduce, all_gather, reduce_scatter, all_to_all, send, ...",
+    **{name: GROUP_COLUMNS[name] for name in ("group_id", "group", "group_size")},
 }
-BREAKDOWN_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank; missing in the last row, the mean over all ranks",
-    **PART_COLUMNS,
+COLUMNS: Final[Mapping[str, Columns]] = {
+    "ranks": {
+        "rank": "number of the rank",
+        "device": "name of its accelerator",
+        "source": "profiler that wrote the trace: kineto, xla or nsys",
+        "backend": "library that communicates",
+        "step_count": "profiled steps",
+        "span_count": "spans of the trace",
+        "collective_count": "collectives and transfers",
+        "clock_offset_s": "what was added to its clock to align it with the others",
+    },
+    "steps": {
+        "rank": "number of the rank",
+        "step": "number of the step; missing where no step is marked",
+        "kind": "plain, prefill or decode",
+        **PART_COLUMNS,
+    },
+    "breakdown": {
+        "rank": "number of the rank; missing in the last row, the mean over all ranks",
+        **PART_COLUMNS,
+    },
+    "idle": {
+        "rank": "number of the rank",
+        "step": "number of the step; missing where no step is marked",
+        "idle_s": "time without any work, the sum of the next four",
+        "kernel_wait_s": "work was launched and had not started",
+        "sync_s": "nothing was launched: the host waited for the device",
+        "host_wait_s": "nothing was launched, for any other reason",
+        "other_s": "before work whose launch is not in the trace",
+    },
+    "kernels": {
+        "activity": "compute, communication, copy or fill",
+        "name": "name of the kernel or operator",
+        "count": "how often it ran, on all ranks",
+        "total_s": "durations added up; of operators of a host without those that they call",
+        "share": "of the total of all rows",
+        "mean_s": "mean duration",
+        "bytes": "bytes moved, where the trace has them",
+        "bytes_per_s": "bytes over the duration of the spans that have them",
+    },
+    "launches": {
+        "rank": "number of the rank; missing in the last row, all ranks together",
+        "launch_count": "launches whose work is in the trace",
+        "graph_launch_count": "launches that started several spans of work",
+        "launches_per_step": "launches within marked steps, per step",
+        "call_median_s": "time of a call, at the median",
+        "call_total_s": "time of all calls",
+        "delay_median_s": "from the start of a call to that of its first work, at the median",
+        "delay_p90_s": "the same, at the 90th percentile",
+        "early_share": "share of launches whose work starts before the call, by their clocks",
+        "kernel_count": "kernels that compute or communicate",
+        "short_kernel_share": "share of kernels shorter than 10 us",
+    },
+    "queues": {
+        "rank": "number of the rank",
+        "stream": "stream of the device",
+        "longest_count": "the most work that waited at one time: launched and not started",
+        "mean_count": "what waited on average while anything did",
+    },
+    "collectives": {
+        "instance": "number of the collective; the same on all its ranks",
+        "step": "number of the step; missing outside of all",
+        **_KIND_COLUMNS,
+        "bytes": "S of nccl-tests: the whole buffer",
+        "shown_count": "traced ranks that show it",
+        "partial": "whether ranks of the group left no trace",
+        "time_s": "least duration over its ranks: the last to come waits for no other",
+        "longest_s": "greatest duration over its ranks",
+        "wait_s": "what its ranks waited, added up",
+        "last_rank": "rank with the least duration; missing where only one shows it",
+        "algorithm_bytes_per_s": "S / time",
+        "bus_bytes_per_s": "what each rank's link carried, as nccl-tests counts",
+    },
+    "calls": {
+        "rank": "number of the rank",
+        "step": "number of the step; missing outside of all",
+        "instance": "row of `collectives()`; missing where it is matched to none",
+        "unmatched": "why it is matched to none",
+        **_KIND_COLUMNS,
+        "bytes": "S of nccl-tests, by this rank",
+        "start_ns": "start on the aligned clock, as the trace counts",
+        "duration_s": "duration on this rank, waiting for others included",
+    },
+    "groups": GROUP_COLUMNS,
+    "traffic": {
+        **_KIND_COLUMNS,
+        "rank_count": "traced ranks that take part",
+        "calls_per_step": "of one of these ranks, at the mean",
+        "bytes_per_step": "of one of these ranks, at the mean; missing where a call has no size",
+        "untold_count": "calls of all steps without a known size",
+    },
+    "stragglers": {
+        "rank": "number of the rank",
+        "collective_count": "matched collectives that all ranks must attend",
+        "last_share": "share of them to which it came last",
+        "chance_share": "what that would be by chance",
+        "caused_wait_s": "what others waited for it, per step",
+        "waited_s": "what it waited, per step",
+        "latest_start_share": "share of them that it started last, by aligned clocks",
+        "mean_lateness_s": "start after the first rank's start, by aligned clocks",
+        "compute_s": "compute per step",
+    },
+    "metrics": {
+        "name": "name of the metric",
+        "label": "name for people",
+        "value": "missing where there is none",
+        "unit": "unit of the value",
+        "better": "higher or lower",
+        "version": "version of its definition",
+        "absent": "why it has no value",
+    },
 }
+"""The columns of each table of a trace."""
 
 
 def rank_rows(traces: TraceSet) -> list[Row]:
-    """One row per rank: `RANK_COLUMNS`."""
+    """One row per rank: `COLUMNS["ranks"]`."""
     offsets_ns = traces.alignment.offsets_ns if traces.alignment else (None,) * len(traces.ranks)
     return [
         {
@@ -70,7 +173,7 @@ def rank_rows(traces: TraceSet) -> list[Row]:
 
 
 def step_rows(traces: TraceSet, split: JobSplit | None) -> list[Row]:
-    """One row per rank and step that all ranks profiled: `STEP_COLUMNS`."""
+    """One row per rank and step that all ranks profiled: `COLUMNS["steps"]`."""
     if split is None:
         return []
     kinds = {
@@ -101,7 +204,7 @@ def _seconds(parts: StepParts | IdleCauses, names: Iterable[str], index: int) ->
 
 
 def breakdown_rows(split: JobSplit | None) -> list[Row]:
-    """One row per rank, and one for their mean: `BREAKDOWN_COLUMNS`."""
+    """One row per rank, and one for their mean: `COLUMNS["breakdown"]`."""
     if split is None:
         return []
     means: list[tuple[int | None, StepSplit]] = [*split.by_rank, (None, split.mean)]
@@ -111,51 +214,11 @@ def breakdown_rows(split: JobSplit | None) -> list[Row]:
     ]
 
 
-KERNEL_COLUMNS: Final[Columns] = {
-    "activity": "compute, communication, copy or fill",
-    "name": "name of the kernel or operator",
-    "count": "how often it ran, on all ranks",
-    "total_s": "durations added up; of operators of a host without those that they call",
-    "share": "of the total of all rows",
-    "mean_s": "mean duration",
-    "bytes": "bytes moved, where the trace has them",
-    "bytes_per_s": "bytes over the duration of the spans that have them",
-}
-LAUNCH_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank; missing in the last row, all ranks together",
-    "launch_count": "launches whose work is in the trace",
-    "graph_launch_count": "launches that started several spans of work",
-    "launches_per_step": "launches within marked steps, per step",
-    "call_median_s": "time of a call, at the median",
-    "call_total_s": "time of all calls",
-    "delay_median_s": "from the start of a call to that of its first work, at the median",
-    "delay_p90_s": "the same, at the 90th percentile",
-    "early_share": "share of launches whose work starts before the call, by their clocks",
-    "kernel_count": "kernels that compute or communicate",
-    "short_kernel_share": "share of kernels shorter than 10 us",
-}
-QUEUE_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "stream": "stream of the device",
-    "longest_count": "the most work that waited at one time: launched and not started",
-    "mean_count": "what waited on average while anything did",
-}
-IDLE_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "step": "number of the step; missing where no step is marked",
-    "idle_s": "time without any work, the sum of the next four",
-    "kernel_wait_s": "work was launched and had not started",
-    "sync_s": "nothing was launched: the host waited for the device",
-    "host_wait_s": "nothing was launched, for any other reason",
-    "other_s": "before work whose launch is not in the trace",
-}
-
-
 def kernel_rows(table: KernelTable) -> list[Row]:
-    """One row per name and activity, the longest total first: `KERNEL_COLUMNS`."""
+    """One row per name and activity, the longest total first: `COLUMNS["kernels"]`."""
     return [
         {
-            **{name: getattr(row, name) for name in KERNEL_COLUMNS},
+            **{name: getattr(row, name) for name in COLUMNS["kernels"]},
             "activity": row.activity.name.lower(),
             "bytes": row.bytes or None,
         }
@@ -164,14 +227,14 @@ def kernel_rows(table: KernelTable) -> list[Row]:
 
 
 def launch_rows(launches: JobLaunches | None) -> list[Row]:
-    """One row per rank and one for all, none without launches: `LAUNCH_COLUMNS`."""
+    """One row per rank and one for all, none without launches: `COLUMNS["launches"]`."""
     if launches is None:
         return []
     return [asdict(each) for each in (*launches.by_rank, launches.job)]
 
 
 def queue_rows(traces: TraceSet) -> list[Row]:
-    """One row per rank and stream on which work waited: `QUEUE_COLUMNS`."""
+    """One row per rank and stream on which work waited: `COLUMNS["queues"]`."""
     return [
         {
             "rank": trace.rank,
@@ -185,8 +248,8 @@ def queue_rows(traces: TraceSet) -> list[Row]:
 
 
 def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]:
-    """One row per rank and step, none without launches: `IDLE_COLUMNS`."""
-    names = [name for name in IDLE_COLUMNS if name.endswith("_s")]
+    """One row per rank and step, none without launches: `COLUMNS["idle"]`."""
+    names = [name for name in COLUMNS["idle"] if name.endswith("_s")]
     return [
         {
             "rank": each.rank,
@@ -198,63 +261,8 @@ def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]
     ]
 
 
-GROUP_COLUMNS: Final[Columns] = {
-    "group_id": "number of the group; groups of one name and other ranks are others",
-    "group": "its name",
-    "group_size": "how many ranks it has, where the traces say",
-    "group_ranks": "its ranks, where the traces say",
-}
-_KIND_COLUMNS: Final[Columns] = {
-    "kind": "all_reduce, all_gather, reduce_scatter, all_to_all, send, ...",
-    **{name: GROUP_COLUMNS[name] for name in ("group_id", "group", "group_size")},
-}
-COLLECTIVE_COLUMNS: Final[Columns] = {
-    "instance": "number of the collective; the same on all its ranks",
-    "step": "number of the step; missing outside of all",
-    **_KIND_COLUMNS,
-    "bytes": "S of nccl-tests: the whole buffer",
-    "shown_count": "traced ranks that show it",
-    "partial": "whether ranks of the group left no trace",
-    "time_s": "least duration over its ranks: the last to come waits for no other",
-    "longest_s": "greatest duration over its ranks",
-    "wait_s": "what its ranks waited, added up",
-    "last_rank": "rank with the least duration; missing where only one shows it",
-    "algorithm_bytes_per_s": "S / time",
-    "bus_bytes_per_s": "what each rank's link carried, as nccl-tests counts",
-}
-SPEEDS: Final = ("algorithm_bytes_per_s", "bus_bytes_per_s")
-CALL_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "step": "number of the step; missing outside of all",
-    "instance": "row of `collectives()`; missing where it is matched to none",
-    "unmatched": "why it is matched to none",
-    **_KIND_COLUMNS,
-    "bytes": "S of nccl-tests, by this rank",
-    "start_ns": "start on the aligned clock, as the trace counts",
-    "duration_s": "duration on this rank, waiting for others included",
-}
-TRAFFIC_COLUMNS: Final[Columns] = {
-    **_KIND_COLUMNS,
-    "rank_count": "traced ranks that take part",
-    "calls_per_step": "of one of these ranks, at the mean",
-    "bytes_per_step": "of one of these ranks, at the mean; missing where a call has no size",
-    "untold_count": "calls of all steps without a known size",
-}
-WAIT_COLUMNS: Final[Columns] = {
-    "rank": "number of the rank",
-    "collective_count": "matched collectives that all ranks must attend",
-    "last_share": "share of them to which it came last",
-    "chance_share": "what that would be by chance",
-    "caused_wait_s": "what others waited for it, per step",
-    "waited_s": "what it waited, per step",
-    "latest_start_share": "share of them that it started last, by aligned clocks",
-    "mean_lateness_s": "start after the first rank's start, by aligned clocks",
-    "compute_s": "compute per step",
-}
-
-
 def group_rows(matches: Matches) -> list[Row]:
-    """One row per group of ranks that communicate: `GROUP_COLUMNS`."""
+    """One row per group of ranks that communicate: `COLUMNS["groups"]`."""
     sizes = matches.calls.groups.size
     return [
         {
@@ -267,8 +275,8 @@ def group_rows(matches: Matches) -> list[Row]:
     ]
 
 
-def collective_rows(traces: TraceSet, matches: Matches, bandwidths: Bandwidths) -> list[Row]:
-    """One row per matched collective or transfer: `COLLECTIVE_COLUMNS`."""
+def collective_rows(traces: TraceSet, matches: Matches) -> list[Row]:
+    """One row per matched collective or transfer: `COLUMNS["collectives"]`."""
     start_ns, end_ns = matches.times_ns(traces)
     present, duration_ns = matches.present, end_ns - start_ns
     least_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1, initial=2**62)
@@ -276,17 +284,9 @@ def collective_rows(traces: TraceSet, matches: Matches, bandwidths: Bandwidths) 
     longest_ns = np.where(present, duration_ns, 0).max(axis=1, initial=0)
     shown, complete = np.count_nonzero(present, axis=1), matches.complete
     last = np.where(present, duration_ns, np.iinfo(np.int64).max).argmin(axis=1)
-    speeds = dict(
-        zip(
-            bandwidths.instance.tolist(),
-            zip(
-                bandwidths.algorithm_bytes_per_s.tolist(),
-                bandwidths.bus_bytes_per_s.tolist(),
-                strict=True,
-            ),
-            strict=True,
-        )
-    )
+    found = bandwidths(traces, matches)
+    speeds = (found.algorithm_bytes_per_s.tolist(), found.bus_bytes_per_s.tolist())
+    algorithm, bus = (dict(zip(found.instance.tolist(), each, strict=True)) for each in speeds)
     return [
         {
             "instance": row,
@@ -299,14 +299,15 @@ def collective_rows(traces: TraceSet, matches: Matches, bandwidths: Bandwidths) 
             "longest_s": int(longest_ns[row]) / 1e9,
             "wait_s": int(waits_ns[row]) / 1e9,
             "last_rank": matches.rank_numbers[last[row]] if shown[row] > 1 else None,
-            **dict(zip(SPEEDS, speeds.get(row, (None, None)), strict=True)),
+            "algorithm_bytes_per_s": algorithm.get(row),
+            "bus_bytes_per_s": bus.get(row),
         }
         for row in range(matches.count)
     ]
 
 
 def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
-    """One row per rank and collective of it, matched or not: `CALL_COLUMNS`."""
+    """One row per rank and collective of it, matched or not: `COLUMNS["calls"]`."""
     calls = matches.calls
     rows: list[Row] = []
     for place in range(calls.count):
@@ -330,7 +331,7 @@ def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
 
 
 def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
-    """One row per kind and group, the most bytes first: `TRAFFIC_COLUMNS`."""
+    """One row per kind and group, the most bytes first: `COLUMNS["traffic"]`."""
     return [
         {
             **_kind(matches, each.kind, matches.groups.index(each.group)),
@@ -346,7 +347,7 @@ def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
 
 
 def wait_rows(waits: Stragglers | None, split: JobSplit | None) -> list[Row]:
-    """One row per rank, none where nothing is matched on two ranks: `WAIT_COLUMNS`."""
+    """One row per rank, none where nothing is matched on two ranks: `COLUMNS["stragglers"]`."""
     compute_s = {rank: mean.compute_s for rank, mean in split.by_rank} if split else {}
     return [
         {**asdict(each), "compute_s": compute_s.get(each.rank)}
@@ -365,30 +366,3 @@ def _kind(matches: Matches, kind: int, group_id: int) -> Row:
 
 def _known(value: np.integer, unknown: int) -> int | None:
     return None if value == unknown else int(value)
-
-
-METRIC_COLUMNS: Final[Columns] = {
-    "name": "name of the metric",
-    "label": "name for people",
-    "value": "missing where there is none",
-    "unit": "unit of the value",
-    "better": "higher or lower",
-    "version": "version of its definition",
-    "absent": "why it has no value",
-}
-COLUMNS: Final[Mapping[str, Columns]] = {
-    "ranks": RANK_COLUMNS,
-    "steps": STEP_COLUMNS,
-    "breakdown": BREAKDOWN_COLUMNS,
-    "idle": IDLE_COLUMNS,
-    "kernels": KERNEL_COLUMNS,
-    "launches": LAUNCH_COLUMNS,
-    "queues": QUEUE_COLUMNS,
-    "collectives": COLLECTIVE_COLUMNS,
-    "calls": CALL_COLUMNS,
-    "groups": GROUP_COLUMNS,
-    "traffic": TRAFFIC_COLUMNS,
-    "stragglers": WAIT_COLUMNS,
-    "metrics": METRIC_COLUMNS,
-}
-"""The columns of each table of a trace."""

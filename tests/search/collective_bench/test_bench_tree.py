@@ -7,8 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from search.collective_bench.analyze import AnalysisOptions, analyze
-from search.collective_bench.output import Mark, Table, csv_text, size_words, text_lines
+from search.collective_bench.analyze import (
+    AnalysisOptions,
+    Mark,
+    Table,
+    analyze,
+    csv_text,
+    text_lines,
+)
+from search.collective_bench.results import size_words
 from search.collective_bench.verdicts import Standing
 
 GOLDEN = Path(__file__).with_name("golden")

@@ -61,11 +61,11 @@ def test_what_a_model_answered_once_is_the_same_run_again_without_it(
     assert "sk-test-key" not in kept
 
 
-def test_without_key_and_transcript_it_says_that_the_request_is_not_on_record(compare):
+def test_without_key_and_transcript_it_says_that_the_request_is_not_recorded(compare):
     ended = compare("hybrid")
 
     assert ended.code == 1
-    assert "no request to it is on record" in ended.err
+    assert "a request to the model is not recorded" in ended.err
 
 
 def test_strategies_that_ask_a_model_are_refused_without_a_folder(cclsearch):

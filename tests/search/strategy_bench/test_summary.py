@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from records.trial import Config
+from search.strategy_bench.comparison import (
+    Quartiles,
+    curve,
+    hit,
+    paired,
+    quartiles,
+    report,
+    summary,
+)
 from search.strategy_bench.landscape import Ground, read_landscape
 from search.strategy_bench.run import Run, Step
-from search.strategy_bench.summary import Quartiles, curve, hit, paired, quartiles, report, summary
 
 
 def run(*excesses, seed=0, thinking_s=0.0):

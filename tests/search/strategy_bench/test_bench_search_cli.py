@@ -44,8 +44,8 @@ def test_json_on_stdout_is_one_document(bench):
     ("more", "words"),
     [
         (("--strategies", "grd"), "strategy 'grd' cannot be benchmarked; did you mean 'grid'?"),
-        (("--target", "5 percent"), "--target '5 percent' is no share"),
-        (("--target", "nan"), "--target 'nan' is no share"),
+        (("--target", "5 percent"), "--target '5 percent' is not a share"),
+        (("--target", "nan"), "--target 'nan' is not a share"),
         (("--start", "middle"), "--start 'middle' is unknown; use seed or random"),
         (("generated:0x",), "'generated:0x' is not a generated landscape"),
         (("nowhere.json",), "nowhere.json: cannot be read"),

@@ -244,7 +244,9 @@ def test_one_endless_operation_is_stopped(body: str) -> None:
 
 
 def test_one_endless_operation_that_hears_no_signal_is_stopped() -> None:
-    assert refusal_of("return {'x': sum(iter(int, 1))}").startswith("still running after 0.3 s")
+    # On a machine so busy that it gets no processor time, the clock on the wall ends it.
+    refusal = refusal_of("return {'x': sum(iter(int, 1))}")
+    assert refusal.startswith(("still running after 0.3 s", "no result in time"))
 
 
 def test_a_policy_cannot_outlast_the_clock_on_the_wall() -> None:

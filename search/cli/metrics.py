@@ -4,16 +4,15 @@ import json
 import shlex
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from evaluator.metrics.base import Metric, MetricError
+from evaluator.metrics.base import TRACES, Metric, MetricError
 from evaluator.metrics.card_mismatches import mismatches
 from evaluator.metrics.ccl_bench import CCL_BENCH
 from evaluator.metrics.registry import (
@@ -45,7 +44,7 @@ from search.cli.options import (
     takes_options,
 )
 from search.settings import Interrupted, open_store
-from search.views.console import Terminal, on_terminal
+from search.views.console import progress_bar
 from search.views.format import absence_lines, format_number, one_line
 from search.views.study import definition_facts
 from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, page_cells, print_table
@@ -62,7 +61,6 @@ app = typer.Typer(
 )
 
 
-TRACES: Final = frozenset({"kineto", "xla", "nsys"})
 LETTERS: Final = {"samples": "T", "kineto": "K", "xla": "X", "nsys": "N", "card": "C"}
 NEEDED: Final = {
     "samples": "the timed steps of a trial",
@@ -73,13 +71,12 @@ NEEDED: Final = {
 NOTHING_MEASURED = 3
 SHOWN_VALUES = 4
 REASON_CHARS = 200
-OnStudy = Callable[[StudyRow, int], None]
 
 
 @app.command("list", epilog=examples("cclsearch metrics list", "cclsearch metrics list --json"))
 def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = False) -> None:
     """List every metric with its unit, direction and sources."""
-    metrics, broken = loaded(added_metrics(metrics_file))
+    metrics, broken = _requested((), metrics_file)
     if as_json:
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
         return
@@ -110,8 +107,7 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show the definition of metrics, their sources, and differences from CCL-Bench."""
-    added = added_metrics(metrics_file)
-    metrics = [metric(name, added) for name in names]
+    metrics, _ = _requested(names, metrics_file)
     if as_json:
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
     else:
@@ -181,13 +177,13 @@ def compute(asked: ComputeOptions, as_json: JsonOption = False) -> None:
         raise StudyError("give a TRACE, a trial as trial:3, or studies with --study or --all")
 
 
-def added_metrics(metrics_file: Path | None) -> tuple[Metric, ...]:
-    """Read the metrics of the user's own file, if any."""
-    return () if metrics_file is None else read_metrics_file(metrics_file)
-
-
-def loaded(added: Sequence[Metric]) -> tuple[list[Metric], dict[str, str]]:
-    """Return every metric by name, and why some are broken."""
+def _requested(
+    names: Sequence[str], metrics_file: Path | None
+) -> tuple[Sequence[Metric], dict[str, str]]:
+    """Return these metrics, or all, with the user's own, and why some are broken."""
+    added = () if metrics_file is None else read_metrics_file(metrics_file)
+    if names:
+        return [metric(name, added) for name in names], {}
     found, broken = loaded_metrics(added)
     return list(found.values()), broken
 
@@ -230,7 +226,10 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     """
     from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
 
-    known, broken = _published(asked.names) if asked.compat else _ours(asked)
+    if asked.compat:
+        known, broken = _published(asked.names), dict[str, str]()
+    else:
+        known, broken = _requested(asked.names, asked.metrics_file)
     found, unfit, inferences = _with_card(asked)
     measures = measure_each(known, found.evidence)
     values = {value.name: value for value in measures.values}
@@ -255,22 +254,14 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _ours(asked: ComputeOptions) -> tuple[Sequence[Metric], Mapping[str, str]]:
-    """Return the requested metrics, and why some are broken."""
-    added = added_metrics(asked.metrics_file)
-    if not asked.names:
-        return loaded(added)
-    return [metric(name, added) for name in asked.names], {}
-
-
-def _published(names: Sequence[str]) -> tuple[Sequence[Metric], Mapping[str, str]]:
-    """Return the metrics of the published toolkit; none is broken."""
+def _published(names: Sequence[str]) -> Sequence[Metric]:
+    """Return the metrics of the published toolkit."""
     known = {each.name: each for each in CCL_BENCH}
     for name in names:
         if name not in known:
             told = suggestion(name, list(known))
             raise MetricError(f"CCL-Bench's Table 3 has no metric {name!r}; {told}")
-    return [known[name] for name in names or known], {}
+    return [known[name] for name in names or known]
 
 
 def _with_card(asked: ComputeOptions) -> "tuple[OpenTraces, Sequence[str], Sequence[str]]":
@@ -338,18 +329,20 @@ def print_computed(asked: ComputeOptions, *, as_json: bool) -> None:
     found = definitions(asked.metrics_file, names)
     with open_store(asked.store) as records:
         rows = [records.find(study) for study in asked.study] or list(records.studies())
-        tally = _Tally()
+        tally, due = _Tally(), list[int]()
         with (
-            _bar(shown=not as_json) as (on_study, on_trial),
+            progress_bar("computing", shown=not as_json) as update,
             closing(
-                recompute_metrics(rows, records, found.known, asked.metrics_file, on_study)
+                recompute_metrics(
+                    rows, records, found.known, asked.metrics_file, lambda _, n: due.append(n)
+                )
             ) as computed,
         ):
             try:
                 for done in computed:
                     tally.add(done)
                     typer.echo(json.dumps(_trial_facts(done)) if as_json else _line(done))
-                    on_trial()
+                    update(tally.trial_count, sum(due))
             except KeyboardInterrupt:
                 what = "interrupted; computed values are stored"
                 raise Interrupted(f"{what}\nnext: repeat the command to continue") from None
@@ -362,42 +355,19 @@ class _Tally:
 
     def __init__(self) -> None:
         self.trial_count = 0
-        self.values: Counter[str] = Counter()
-        self.absent: Counter[str] = Counter()
-        self.unread: Counter[str] = Counter()
+        self.values, self.absent, self.unread = Counter[str](), Counter[str](), Counter[str]()
         self.replaced: dict[str, set[int]] = defaultdict(set)
 
     def add(self, done: "RecomputedTrial") -> None:
         """Count the metrics of one trial."""
+        answer = done.answer
         self.trial_count += 1
-        self.values.update(value.name for value in done.answer.values)
-        self.absent.update(list(done.answer.absent))
-        self.unread.update(list(done.answer.unread))
+        self.values.update(value.name for value in answer.values)
+        self.absent.update(answer.absent.keys())
+        self.unread.update(answer.unread.keys())
         for name, value in done.before.items():
-            if name not in done.answer.unread:
+            if name not in answer.unread:
                 self.replaced[name].add(value.version)
-
-
-@contextmanager
-def _bar(*, shown: bool) -> Iterator[tuple[OnStudy, Callable[[], None]]]:
-    """Show a progress bar over trials on a terminal."""
-    console = Terminal(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        redirect_stdout=on_terminal(),
-        disable=not shown or not console.is_terminal or console.is_dumb_terminal,
-    ) as progress:
-        task = progress.add_task("", total=None)
-
-        def on_study(row: StudyRow, count: int) -> None:
-            progress.reset(task, total=count, description=f"computing {row.id}")
-
-        yield on_study, lambda: progress.advance(task)
 
 
 def _line(done: "RecomputedTrial") -> str:
@@ -414,7 +384,7 @@ def _line(done: "RecomputedTrial") -> str:
         words = f"no value of {len(answer.absent)} metrics" if many else f"no {named}: {first}"
         told.append(one_line(words, REASON_CHARS))
     told += [one_line(line, REASON_CHARS) for line in absence_lines(answer.unread)]
-    return f"trial {answer.study_id}:{answer.ordinal}: {'; '.join(told)}"
+    return f"trial {done.study_id}:{answer.ordinal}: {'; '.join(told)}"
 
 
 def _value_words(value: MetricValue, before: MetricValue | None) -> str:
@@ -428,7 +398,7 @@ def _trial_facts(done: "RecomputedTrial") -> dict[str, object]:
     """Return one trial for JSON."""
     answer = done.answer
     return {
-        "study_id": answer.study_id,
+        "study_id": done.study_id,
         "ordinal": answer.ordinal,
         "values": [asdict(value) for value in answer.values],
         "absent": dict(answer.absent),

@@ -19,7 +19,7 @@ from search import settings
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
 from search.settings import installed_version, open_store, store_root
 from search.storage import Fault, Plan, Rules, collect, plan_removal, verify_files
-from search.views.console import Terminal, on_terminal, reading_bar
+from search.views.console import Terminal, on_terminal, progress_bar
 from search.views.format import format_count, format_decimal_bytes
 
 app = typer.Typer(rich_markup_mode=None)
@@ -315,7 +315,7 @@ def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
 
 def print_verified(store: Path | None, *, as_json: bool) -> None:
     """Print changed and missing files; raise `StoreError` if there are any."""
-    with open_store(store) as records, reading_bar() as on_file:
+    with open_store(store) as records, progress_bar() as on_file:
         found = verify_files(records, on_file)
         root = records.root
     if as_json:

@@ -81,12 +81,11 @@ def list_studies(
     all_count = 0
     if has_records(store):
         with open_store(store) as records:
-            rows = records.studies(limit=count)
-            leaders = [leader_of(row, records) for row in rows]
-            found = list(zip(rows, leaders, strict=True))
-            facts = [study_facts(row, leader, records) for row, leader in found]
-            best = [_best_words(leader, row, records) for row, leader in found]
-            all_count = records.study_count()
+            rows, all_count = records.studies(limit=count), records.study_count()
+            for row in rows:
+                leader = leader_of(row, records)
+                facts.append(study_facts(row, leader, records))
+                best.append(_best_words(leader, row, records))
     if as_json:
         typer.echo(json.dumps(facts))
     elif rows:
@@ -145,22 +144,27 @@ def show(
     if plot is not None:
         raise StudyError("--plot draws the front; add --front")
     with open_store(store) as records:
-        row = records.find(study_id)
-        if records.counts(row.id).trials > READ_WHOLE and not asked.is_given:
-            print_large_study(row, last, records, as_json=as_json)
-            return
+        is_large = _is_large(records.find(study_id), asked, records)
         record, leader = _record_and_leader(study_id, asked, records)
-        row = record.row
+        row, history = record.row, record.history
         if as_json:
+            latest = records.latest(row.id, last) if is_large else history.trials[-last:]
             facts = {
                 **study_facts(row, leader, records),
                 "scored_again": asked.is_given,
-                **_details(row, record.history.trials[-last:], record.history, records),
+                "trial_count": records.counts(row.id).trials,
+                "finding": json.loads(row.summary) if row.summary else None,
+                "study": json.loads(to_json(row.study)),
+                "models": use_facts(records.model_uses(row.id), row.study.llm),
+                "trials": [trial_summary(trial, history) for trial in latest],
             }
             typer.echo(json.dumps(facts))
             return
         typer.echo(study_words(row))
-        print_last_trials(record.history, last, len(record.history))
+        if is_large:
+            _print_large_study(row, leader, last, records)
+            return
+        print_last_trials(history, last, len(history))
         if asked.is_given:
             print_lines(_scored_again_lines(record, asked))
             return
@@ -238,27 +242,20 @@ def best(
             typer.echo(trial.policy.source.rstrip())
 
 
-def print_large_study(row: StudyRow, last: int, records: Store, *, as_json: bool) -> None:
+def _is_large(row: StudyRow, asked: ObjectiveOptions, records: Store) -> bool:
+    """Whether only some trials of a study are read."""
+    return records.counts(row.id).trials > READ_WHOLE and not asked.is_given
+
+
+def _print_large_study(row: StudyRow, leader: Trial | None, last: int, records: Store) -> None:
     """Print the last trials of a large study, its counts and its result."""
-    leader, latest = leader_of(row, records), records.latest(row.id, last)
-    if as_json:
-        known = History(again=repeated_values(row, records))
-        facts = {
-            **study_facts(row, leader, records),
-            "scored_again": False,
-            **_details(row, latest, known, records),
-        }
-        typer.echo(json.dumps(facts))
-        return
-    first = records.trial(row.id, 0)
-    others = {trial.ordinal: trial for trial in (first, leader) if trial is not None}
-    seen = {**others, **{trial.ordinal: trial for trial in latest}}
+    latest, first = records.latest(row.id, last), records.trial(row.id, 0)
+    read = {trial.ordinal: trial for trial in (first, leader, *latest) if trial is not None}
     history = History(
-        tuple(seen[ordinal] for ordinal in sorted(seen)),
+        tuple(read[ordinal] for ordinal in sorted(read)),
         incumbent=None if leader is None else leader.ordinal,
         again=repeated_values(row, records),
     )
-    typer.echo(study_words(row))
     print_last_trials(history, len(latest), records.counts(row.id).trials)
     print_lines(_lines(row, leader, records))
 
@@ -326,18 +323,6 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
     }
 
 
-def _details(
-    row: StudyRow, trials: Sequence[Trial], history: History, records: Store
-) -> dict[str, object]:
-    return {
-        "trial_count": records.counts(row.id).trials,
-        "finding": json.loads(row.summary) if row.summary else None,
-        "study": json.loads(to_json(row.study)),
-        "models": use_facts(records.model_uses(row.id), row.study.llm),
-        "trials": [trial_summary(trial, history) for trial in trials],
-    }
-
-
 def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
     if (finding := final_finding(row)) is not None:
         yield "stopped", finding.stop_reason
@@ -373,14 +358,13 @@ def _record_and_leader(
 ) -> tuple[StudyRecord, Trial | None]:
     """Return a study and its leader, as recorded or rescored."""
     row = records.find(study_id)
-    counts = records.counts(row.id)
-    if counts.trials > READ_WHOLE and not asked.is_given:
+    if _is_large(row, asked, records):
         leader = leader_of(row, records)
         known = History(() if leader is None else (leader,), again=repeated_values(row, records))
-        found = StudyRecord(
-            row=row, history=known, launch_count=counts.launches, store=records.root
-        )
-        return found, leader
+        launches = records.counts(row.id).launches
+        return StudyRecord(
+            row=row, history=known, launch_count=launches, store=records.root
+        ), leader
     record = StudyRecord.of(row.id, records)
     if not asked.is_given:
         return record, leader_of(row, records)
@@ -495,14 +479,24 @@ def print_constraints(
         if revoke is not None:
             row = _without(row, revoke, records)
         found = _learned(row, records)
+        given = [rule.words for rule in space_of(row.study).rules]
         if as_json:
-            typer.echo(json.dumps(_constraints_facts(row, found)))
+            learned = [
+                {
+                    "name": each.constraint.name,
+                    "expression": each.constraint.expression,
+                    "kind": each.kind,
+                    "trials": each.ordinals,
+                }
+                for each in found
+            ]
+            about = {"study_id": row.id, "given": given, "learned": learned}
+            typer.echo(json.dumps({**about, "revoked": row.study.revoked}))
             return
-        for rule in space_of(row.study).rules:
-            typer.echo(f"given: {rule.words}")
+        for rule in given:
+            typer.echo(f"given: {rule}")
         for each in found:
-            words = each.constraint
-            typer.echo(f"{words.name} ({words.reason})")
+            typer.echo(f"{each.constraint.name} ({each.constraint.reason})")
         for name in row.study.revoked:
             typer.echo(f"revoked: {name}")
         if not found:
@@ -518,9 +512,8 @@ def _without(row: StudyRow, name: str, records: Store) -> StudyRow:
     with records.lock(row.id):
         names = [each.constraint.name for each in _learned(row, records)]
         if name not in names:
-            known = (
-                suggestion(name, names) if names else "no constraints were learned from failures"
-            )
+            none = "no constraints were learned from failures"
+            known = suggestion(name, names) if names else none
             raise StudyError(f"no learned constraint has the name {name!r}; {known}")
         study = replace(row.study, revoked=(*row.study.revoked, name))
         records.replace_study(row.id, study)
@@ -531,20 +524,3 @@ def _learned(row: StudyRow, records: Store) -> "Sequence[LearnedConstraint]":
     from search.loop.learned import learned_constraints
 
     return learned_constraints(space_of(row.study), records.history(row.id), row.study.revoked)
-
-
-def _constraints_facts(row: StudyRow, found: "Sequence[LearnedConstraint]") -> dict[str, object]:
-    return {
-        "study_id": row.id,
-        "given": [rule.words for rule in space_of(row.study).rules],
-        "learned": [
-            {
-                "name": each.constraint.name,
-                "expression": each.constraint.expression,
-                "kind": each.kind,
-                "trials": each.ordinals,
-            }
-            for each in found
-        ],
-        "revoked": row.study.revoked,
-    }

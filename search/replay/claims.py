@@ -65,36 +65,36 @@ class Source:
         return first if first is not None and first.score is not None else None
 
     def chosen(self, which: str) -> tuple[Trial, ...]:
-        """The trials that `best`, `seed`, `all` or an ordinal mean, the best and the seed first.
+        """Return the trials of `trials_named` with a result; of `all`, best and seed first.
 
-        Raises `StudyError` where there is none, or it claims nothing that could be measured again.
+        Raises `StudyError` if no trial has one.
         """
-        if which == "all":
-            first = [trial for trial in (self.best, self.seed) if trial is not None]
-            others = [trial for trial in self.history if _has_result(trial)]
-            if not others:
-                raise StudyError(f"study {self.row.id} has no trial with a result; {self._see}")
-            return tuple({trial.ordinal: trial for trial in (*first, *others)}.values())
-        return (self._one(which),)
+        named = trials_named(which, self.history, self.best, self.row.id)
+        found = [trial for trial in named if _has_result(trial)]
+        if not found:
+            raise StudyError(
+                f"trial {named[0].ordinal} claims nothing: {named[0].outcome}; see "
+                f"`cclsearch show {self.row.id}`"
+            )
+        first = (self.best, self.seed) if which == "all" else ()
+        return tuple({trial.ordinal: trial for trial in (*first, *found) if trial}.values())
 
-    def _one(self, which: str) -> Trial:
-        if which == "best":
-            if self.best is None:
-                raise StudyError(f"study {self.row.id} has no measured trial; {self._see}")
-            return self.best
-        if which != "seed" and not (which.isascii() and which.isdecimal()):
-            raise StudyError(f"--trial {which!r} is not a trial; write best, seed, all or a number")
-        ordinal = SEED if which == "seed" else int(which)
-        trial = self.history.find(ordinal)
-        if trial is None:
-            raise StudyError(f"study {self.row.id} has no trial {ordinal}; {self._see}")
-        if not _has_result(trial):
-            raise StudyError(f"trial {ordinal} claims nothing: {trial.outcome}; {self._see}")
-        return trial
 
-    @property
-    def _see(self) -> str:
-        return f"see `cclsearch show {self.row.id}`"
+def trials_named(
+    which: str, history: History, best: Trial | None, study_id: str
+) -> tuple[Trial, ...]:
+    """Return the trials that `best`, `seed`, `all` or an ordinal name, at least one."""
+    trials: dict[str, Sequence[Trial | None]]
+    trials = {"all": history.trials, "best": (best,), "seed": (history.find(SEED),)}
+    if which.isdecimal():
+        trials[which] = (history.find(int(which)),)
+    if which not in trials:
+        raise StudyError(f"--trial {which!r} is not a trial; write best, seed, all or a number")
+    found = tuple(trial for trial in trials[which] if trial is not None)
+    if not found:
+        what = {"all": "trial", "best": "measured trial"}.get(which, f"trial {which}")
+        raise StudyError(f"study {study_id} has no {what}; see `cclsearch show {study_id}`")
+    return found
 
 
 def require_search(row: StudyRow) -> None:
@@ -264,12 +264,11 @@ def _work(source: Source, recorded: Measured, launched: RepeatedLaunches) -> Cla
     here = [outcome for outcome in launched.outcomes if isinstance(outcome, Measured)]
     for outcome in here:
         tokens = outcome.measurement.tokens_per_step
-        if tokens != expected:
-            why = f"a step processed {tokens} tokens here, {expected} in the record"
-            return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
         other = other_work_anywhere(outcome, recorded, source.row.study)
-        if other is not None:
-            why = one_line(other.message, CAUSE_CHARS)
+        if tokens != expected or other is not None:
+            why = f"a step processed {tokens} tokens here, {expected} in the record"
+            if tokens == expected and other is not None:
+                why = one_line(other.message, CAUSE_CHARS)
             return Claim(name="work", holds=Holds.NOT_CONFIRMED, why=why)
     count = len(recorded.measurement.losses)
     losses = f", the {count} recorded losses" if count else ", and no recorded losses"
@@ -302,10 +301,14 @@ def _value(source: Source, launched: RepeatedLaunches, rule: DecisionRule, withi
         f"{format_count(len(before), 'recorded launch', 'recorded launches')}"
     )
     holds, why = _reached(found, within, rule.alpha)
+    return _claim("value", holds, f"{told}: {why}", found)
+
+
+def _claim(name: str, holds: Holds, why: str, found: Comparison | UnpairedComparison) -> Claim:
     return Claim(
-        name="value",
+        name=name,
         holds=holds,
-        why=f"{told}: {why}",
+        why=why,
         decides=MORE_ROUNDS if holds is Holds.UNDECIDED else None,
         ratio=found.ratio,
         ratio_low=found.ratio_low,
@@ -339,7 +342,6 @@ def _lead(
     within: float,
 ) -> Claim:
     """Whether the trial leads over the seed here, by as much as was announced but for a share."""
-    name = f"lead over trial {SEED}"
     scoring = _scoring_here(source, launched)
     rounds = rounds_between(launched.repeats, launched.trial.ordinal, SEED, scoring)
     found = decide(rounds, rule)
@@ -349,15 +351,7 @@ def _lead(
     failed = [o for o in launched.of(SEED) if isinstance(o, Failed)]
     if failed and not rounds:
         why = f"trial {SEED} fails here: {one_line(str(failed[0]), CAUSE_CHARS)}"
-    return Claim(
-        name=name,
-        holds=holds,
-        why=why,
-        decides=MORE_ROUNDS if holds is Holds.UNDECIDED else None,
-        ratio=found.ratio,
-        ratio_low=found.ratio_low,
-        ratio_high=found.ratio_high,
-    )
+    return _claim(f"lead over trial {SEED}", holds, why, found)
 
 
 def _leads(found: Comparison, limit: float) -> tuple[Holds, str]:

@@ -11,8 +11,8 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from evaluator.evaluate import evidence
-from evaluator.metrics.base import Metric, MetricError
-from evaluator.metrics.registry import Definition, Measures, definitions, measure_each
+from evaluator.metrics.base import TRACES, Metric, MetricError
+from evaluator.metrics.registry import Definition, definitions, measure_each
 from evaluator.rank.protocol import die_with
 from evaluator.traces.model import TraceSet
 from records.codec import utc_now
@@ -24,14 +24,11 @@ from records.study import Study
 from records.trial import Config, History, Measured, MetricValue
 from search.storage import read_stored_traces, trace_files
 
-FROM_TRACES = frozenset({"kineto", "xla", "nsys"})
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Metrics to compute of a trial that was measured, by name."""
 
-    study_id: str
     study: Study
     ordinal: int
     config: Config | None
@@ -43,30 +40,30 @@ class Work:
 class Answer:
     """What came of it; `unread` says of metrics why the files that they need cannot be read."""
 
-    study_id: str
     ordinal: int
     values: tuple[MetricValue, ...] = ()
     absent: Mapping[str, str]
     unread: Mapping[str, str]
 
 
-def compute_trial(work: Work, metrics: Sequence[Metric], artifacts: Artifacts) -> Answer:
-    """Compute the metrics of a trial; files that are gone or were altered leave the others be."""
+def compute_trial(work: Work, known: Mapping[str, Metric], artifacts: Artifacts) -> Answer:
+    """Compute the metrics of a trial; those whose files are missing or changed are `unread`."""
+    metrics = [known[name] for name in work.names]
     ended: list[tuple[str, Measured]] = []
     unread: dict[str, str] = {}
     for name, study, launch, context in _launches(work):
         traces, problem = _traces(work, context, artifacts, metrics)
         if problem is not None:
             unread |= {each.name: problem for each in metrics if needs_traces(each)}
-        asked = [each for each in metrics if each.name not in unread]
-        measures = measure_each(asked, evidence(study, launch.measurement, traces))
-        ended.append((name, _with(launch, measures)))
-    told = _mean(ended) if len(ended) > 1 else ended[0][1]
+        readable = [each for each in metrics if each.name not in unread]
+        found = measure_each(readable, evidence(study, launch.measurement, traces))
+        measured = replace(launch, metrics=found.values, absent=found.absent, contexts=())
+        ended.append((name, measured))
+    mean = _mean(ended) if len(ended) > 1 else ended[0][1]
     return Answer(
-        study_id=work.study_id,
         ordinal=work.ordinal,
-        values=tuple(value for value in told.metrics if value.name not in unread),
-        absent={name: why for name, why in told.absent.items() if name not in unread},
+        values=tuple(value for value in mean.metrics if value.name not in unread),
+        absent={name: why for name, why in mean.absent.items() if name not in unread},
         unread=unread,
     )
 
@@ -80,7 +77,7 @@ def _mean(ended: Sequence[tuple[str, Measured]]) -> Measured:
 
 def needs_traces(metric: Metric) -> bool:
     """Whether a metric may look at traces, so that those that were left have to be there."""
-    return bool(metric.sources & FROM_TRACES)
+    return bool(metric.sources & TRACES)
 
 
 def _launches(work: Work) -> Iterator[tuple[str, Study, Measured, str | None]]:
@@ -117,10 +114,6 @@ def _traces(
         return None, str(error)
 
 
-def _with(launch: Measured, measures: Measures) -> Measured:
-    return replace(launch, metrics=measures.values, absent=measures.absent, contexts=())
-
-
 def refuse_other_code(known: Sequence[Definition], store: Store) -> None:
     """Raise MetricError where a recorded version was computed by other code.
 
@@ -137,23 +130,23 @@ def refuse_other_code(known: Sequence[Definition], store: Store) -> None:
 
 
 def works(
-    study_id: str,
     study: Study,
     history: History,
-    computed: Mapping[int, Sequence[ComputedMetric]],
     known: Sequence[Definition],
+    computed: Mapping[int, Sequence[ComputedMetric]] | None = None,
 ) -> Iterator[Work]:
-    """What is to be done for each measured trial that lacks anything, oldest first."""
+    """Yield what to compute of each measured trial; with `computed`, only what is missing there."""
     for trial in history:
         outcome = trial.outcome
         if not isinstance(outcome, Measured):
             continue
-        before = computed.get(trial.ordinal, ())
-        fitting = computable(known, outcome)
-        names = tuple(each.metric.name for each in fitting if _is_due(each, outcome, before))
+        names = tuple(
+            each.metric.name
+            for each in computable(known, outcome)
+            if computed is None or _is_due(each, outcome, computed.get(trial.ordinal, ()))
+        )
         if names:
             yield Work(
-                study_id=study_id,
                 study=study,
                 ordinal=trial.ordinal,
                 config=trial.config,
@@ -209,7 +202,7 @@ def compute_trials(
     count = _process_count(works)
     if count == 1:
         for work in works:
-            yield _answer(work, metrics, artifacts)
+            yield compute_trial(work, metrics, Artifacts(artifacts))
         return
     waiting, idle = iter(works), [_Process(artifacts, metrics_file) for _ in range(count)]
     busy: dict[object, _Process] = {}
@@ -265,7 +258,6 @@ class _Process:
         """What to tell of the trial that it had."""
         assert self._work is not None
         return Answer(
-            study_id=self._work.study_id,
             ordinal=self._work.ordinal,
             absent={},
             unread=dict.fromkeys(self._work.names, ENDED),
@@ -288,11 +280,7 @@ def _serve(connection: Connection, artifacts: Path, metrics_file: Path | None, p
     metrics = {each.metric.name: each.metric for each in definitions(metrics_file).known}
     with suppress(EOFError):
         while True:
-            connection.send(_answer(connection.recv(), metrics, artifacts))
-
-
-def _answer(work: Work, metrics: Mapping[str, Metric], artifacts: Path) -> Answer:
-    return compute_trial(work, [metrics[name] for name in work.names], Artifacts(artifacts))
+            connection.send(compute_trial(connection.recv(), metrics, Artifacts(artifacts)))
 
 
 def _process_count(works: Sequence[Work]) -> int:
@@ -311,6 +299,7 @@ KEEP_AFTER_COUNT = 200
 class RecomputedTrial:
     """What was computed of one trial; `before` are the values that older versions had given it."""
 
+    study_id: str
     answer: Answer
     before: Mapping[str, MetricValue]
 
@@ -333,21 +322,25 @@ def recompute_metrics(
     metrics = {name: each.metric for name, each in by_name.items()}
     for row in rows:
         computed = store.computed_metrics(row.id)
-        due = list(works(row.id, row.study, store.history(row.id), computed, known))
+        missing = works(row.study, store.history(row.id), known, computed)
+        due = {work.ordinal: work for work in missing}
         on_study(row, len(due))
-        before = {work.ordinal: _before(work, computed.get(work.ordinal, ())) for work in due}
-        with closing(compute_trials(due, metrics, store.root / "artifacts", metrics_file)) as found:
-            yield from _record_each(row.id, found, store, by_name, before)
+        artifacts = store.root / "artifacts"
+        with (
+            closing(compute_trials([*due.values()], metrics, artifacts, metrics_file)) as found,
+            closing(_recorded(row.id, found, store, by_name)) as recorded,
+        ):
+            for answer in recorded:
+                work = due[answer.ordinal]
+                values = newest(work.outcome.metrics, computed.get(answer.ordinal, ()))
+                before = {value.name: value for value in values if value.name in work.names}
+                yield RecomputedTrial(study_id=row.id, answer=answer, before=before)
 
 
-def _record_each(
-    study_id: str,
-    found: Iterator[Answer],
-    store: Store,
-    by_name: Mapping[str, Definition],
-    before: Mapping[int, Mapping[str, MetricValue]],
-) -> Iterator[RecomputedTrial]:
-    """Every answer, recorded with those around it."""
+def _recorded(
+    study_id: str, found: Iterator[Answer], store: Store, by_name: Mapping[str, Definition]
+) -> Generator[Answer, None, None]:
+    """Yield every answer, recorded together with those around it."""
     waiting: dict[int, tuple[ComputedMetric, ...]] = {}
     kept_at_s = time.monotonic()
     try:
@@ -359,16 +352,10 @@ def _record_each(
             if late or len(waiting) >= KEEP_AFTER_COUNT:
                 store.record_metrics(study_id, waiting)
                 waiting, kept_at_s = {}, time.monotonic()
-            yield RecomputedTrial(answer=answer, before=before[answer.ordinal])
+            yield answer
     finally:
         if waiting:
             store.record_metrics(study_id, waiting)
-
-
-def _before(work: Work, computed: Sequence[ComputedMetric]) -> Mapping[str, MetricValue]:
-    """Return recorded values of the metrics that are to be computed."""
-    known = newest(work.outcome.metrics, computed)
-    return {value.name: value for value in known if value.name in work.names}
 
 
 def as_computed(answer: Answer, by_name: Mapping[str, Definition]) -> Iterator[ComputedMetric]:

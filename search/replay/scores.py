@@ -39,11 +39,11 @@ from search.loop.finding import (
 from search.loop.leader import counted
 from search.replay.metrics import (
     Answer,
-    Work,
     as_computed,
     computable,
     compute_trials,
     needs_traces,
+    works,
 )
 from search.replay.rerun import Recorded
 from search.strategies.base import change_words
@@ -109,8 +109,11 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
     then = rescore_history(row, history, same_definitions(repeats, history), asked, added)
     names = _names_read(then.scoring)
     known = [each for each in found.known if each.metric.name in names]
-    answered = _answers(row, history, known, store, metrics_file)
     by_name = {each.metric.name: each for each in known}
+    metrics = {name: each.metric for name, each in by_name.items()}
+    due, artifacts = list(works(row.study, history, known)), store.root / "artifacts"
+    with closing(compute_trials(due, metrics, artifacts, metrics_file)) as answers:
+        answered = {answer.ordinal: answer for answer in answers}
     today = {n: tuple(as_computed(answer, by_name)) for n, answer in answered.items()}
     recomputed = with_computed(history, today)
     again = tuple(_measured_today(repeat, row.study, known) for repeat in repeats)
@@ -145,32 +148,6 @@ def _names_read(scoring: Scoring) -> frozenset[str]:
     read = (*objectives, *(one.expression for one in scoring.limits))
     names = {name.removesuffix(AT_SEED) for expression in read for name in expression.names}
     return frozenset(names | {ALIASES[name] for name in names if name in ALIASES})
-
-
-def _answers(
-    row: StudyRow,
-    history: History,
-    known: Sequence[Definition],
-    store: Store,
-    metrics_file: Path | None,
-) -> dict[int, Answer]:
-    """What these metrics say of every measured trial, by its ordinal."""
-    metrics = {each.metric.name: each.metric for each in known}
-    works = [
-        Work(
-            study_id=row.id,
-            study=row.study,
-            ordinal=trial.ordinal,
-            config=trial.config,
-            outcome=trial.outcome,
-            names=names,
-        )
-        for trial in history
-        if isinstance(trial.outcome, Measured)
-        and (names := tuple(each.metric.name for each in computable(known, trial.outcome)))
-    ]
-    with closing(compute_trials(works, metrics, store.root / "artifacts", metrics_file)) as found:
-        return {answer.ordinal: answer for answer in found}
 
 
 def _measured_today(repeat: Repeat, study: Study, known: Sequence[Definition]) -> Repeat:

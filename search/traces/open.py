@@ -13,7 +13,7 @@ from records.errors import StudyError
 from records.trial import Measured
 from search.settings import open_store
 from search.storage import read_stored_traces, require_files, trace_files
-from search.views.console import reading_bar
+from search.views.console import progress_bar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ def open_traces(name: str, store: Path | None = None, *, use_cache: bool = True)
     """
     if name.startswith(STORED):
         return open_trial_traces(name.removeprefix(STORED), store)
-    with reading_bar() as update:
+    with progress_bar() as update:
         traces = read_folder(
             Path(name), use_cache=use_cache, on_file=lambda done, total, _: update(done, total)
         )

@@ -123,8 +123,10 @@ def _detach(stream: _Neutral) -> None:
 
 
 @contextmanager
-def reading_bar() -> Iterator[Callable[[int, int], None]]:
-    """Show on a terminal how many files are read; the caller gives how many of how many."""
+def progress_bar(
+    doing: str = "reading", *, shown: bool = True
+) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how much is done; the caller gives how many of how many."""
     # Imported here: few commands read that long.
     from rich.progress import (
         BarColumn,
@@ -136,13 +138,14 @@ def reading_bar() -> Iterator[Callable[[int, int], None]]:
 
     console = Terminal(stderr=True)
     with Progress(
-        TextColumn("reading"),
+        TextColumn(doing),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        disable=not console.is_terminal or console.is_dumb_terminal,
+        redirect_stdout=on_terminal(),
+        disable=not shown or not console.is_terminal or console.is_dumb_terminal,
     ) as progress:
-        task = progress.add_task("reading", total=None)
+        task = progress.add_task(doing, total=None)
         yield lambda done, total: progress.update(task, completed=done, total=total)

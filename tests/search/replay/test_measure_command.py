@@ -10,7 +10,7 @@ from records.machine import LaunchRecord, Machine
 from records.store.store import Store
 from records.study import Origin
 from records.trial import Config, FailureKind
-from search.cli.replay import print_decisions
+from search.cli.replay import decisions_report
 from search.compose import Backend
 from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
@@ -208,7 +208,7 @@ def test_an_imported_study_is_refused_in_one_line(searched, cclsearch, mode):
     assert "study imported-0 was imported, and its record does not say how" in ended.err
 
 
-def test_what_the_machine_here_has_otherwise_is_listed(searched, capsys):
+def test_what_the_machine_here_has_otherwise_is_listed(searched):
     with closing(Store(searched.root)) as store:
         source = source_of(store.find(searched.study_id), store)
         then, here = (launched_on(store, replace(MACHINE, core_count=cores)) for cores in (96, 2))
@@ -216,14 +216,12 @@ def test_what_the_machine_here_has_otherwise_is_listed(searched, capsys):
         claim = Claim(name="work", holds=Holds.CONFIRMED, why="2048 tokens a step")
         decision = Decision(trial=trial, again=here, claims=(claim,), launch_count=1)
 
-        print_decisions(
-            searched.study_id, searched.study, source, (decision,), store, "go on", as_json=False
+        report = decisions_report(
+            searched.study_id, searched.study, source, (decision,), store, "go on"
         )
 
-    told = capsys.readouterr().out.splitlines()
-    differs = [line for line in told if line.startswith("machine differs: ")]
-    assert len(differs) == 1
-    assert "96" in differs[0]
+    (differs,) = [words for label, words in report.verdicts if label == "machine differs"]
+    assert "96" in differs
 
 
 def launched_on(store, machine):

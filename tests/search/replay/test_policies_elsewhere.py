@@ -83,8 +83,8 @@ def test_a_study_file_is_another_place(policies, tmp_path):
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--trial", "9"), "has no trial '9'"),
-        (("--trial", "worst"), "has no trial 'worst'"),
+        (("--trial", "9"), "has no trial 9; see"),
+        (("--trial", "worst"), "--trial 'worst' is not a trial"),
         (("--rounds", "3"), "--rounds needs --mode measure, not policy"),
         (("--vary", "ranks=3"), "unknown field 'ranks'"),
     ],

@@ -52,7 +52,6 @@ def test_a_process_that_dies_costs_its_own_trial_only(own, tmp_path, monkeypatch
     monkeypatch.setattr(processes.os, "sched_getaffinity", lambda _: {0, 1})
     works = [
         Work(
-            study_id=STUDY,
             study=testing.study(),
             ordinal=ordinal,
             config=Config({"tp": 1}),

@@ -45,7 +45,7 @@ from search.replay.scores import Checks, Rescore, ScoredTrial, compare_replay, s
 from search.report.summary import Line, print_lines
 from search.settings import installed_version, open_store, status
 from search.study.spaces import PreparedStudy, parts, prepare, varied_values
-from search.transfer.trust import require_trust, trust
+from search.transfer.trust import require_trust
 from search.views.console import Terminal
 from search.views.format import (
     NO_CONFIG,
@@ -461,9 +461,7 @@ def repeat_launches(
     A study that is an unfinished replay is resumed, with more rounds if requested.
     """
     within = parse_share(asked.within or WITHIN, "--within")
-    if trusted:
-        trust(row.study, records)
-    require_trust(row.study, records)
+    require_trust(row.study, records, trusted=trusted)
     if row.strategy == MEASURE:
         study_id, study, source = _resumed(row, asked, records)
     else:

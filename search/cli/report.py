@@ -350,19 +350,20 @@ def _csv(board: Leaderboard) -> str:
     heads = ("work", "ranked_by", "rank", "submission", "source", "low", "high", "launches", "ties")
     names = [f"{column.name} [{column.unit}]" for column in board.columns]
     about = ("machine", "devices", "software", "settings", "marks")
-    writer.writerow([*heads, *(_defused(name) for name in names), *about])
-    for group in board.groups:
-        for each in group.ranked:
-            writer.writerow(_csv_row(each, group, board.columns))
+    rows: list[Sequence[object]] = [(*heads, *names, *about)]
+    rows += [
+        _csv_row(each, group, board.columns) for group in board.groups for each in group.ranked
+    ]
+    for row in rows:
+        writer.writerow(_defused(cell) if isinstance(cell, str) else cell for cell in row)
     return out.getvalue()
 
 
-def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> list[object]:
+def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> Sequence[object]:
     submission, by = each.submission, group.by
     reading = None if by is None else by.of(submission)
     readings = [column.of(submission) for column in columns]
-    marks = "; ".join(f"{mark.name}: {mark.words}" for mark in submission.marks)
-    cells: list[object] = [
+    return (
         group.work.title,
         "" if by is None else by.name,
         each.rank,
@@ -372,14 +373,13 @@ def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> list[obje
         None if reading is None else reading.high,
         submission.launch_count,
         ", ".join(submission.ties),
-        *(None if told is None else told.value for told in readings),
+        *(None if value is None else value.value for value in readings),
         submission.machine,
         submission.rank_count,
         submission.software,
         submission.settings,
-        marks,
-    ]
-    return [_defused(cell) if isinstance(cell, str) else cell for cell in cells]
+        "; ".join(f"{mark.name}: {mark.words}" for mark in submission.marks),
+    )
 
 
 def _defused(text: str) -> str:

@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, NoReturn, Self, TypeVar
+from typing import Annotated, NoReturn, Self, TypeVar
 
 import typer
 
@@ -40,13 +40,9 @@ from search.loop.ports import Observer, scrubbed_study
 from search.report.summary import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
 from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
-from search.transfer.trust import require_trust, trust
+from search.transfer.trust import require_trust
 from search.views.console import Terminal, on_terminal
 from search.views.terminal import JsonProgress, LiveProgress, PlainProgress
-
-if TYPE_CHECKING:
-    from search.loop.loop import Search
-
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -256,7 +252,7 @@ Found = TypeVar("Found")
 
 def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
     """Record a new study and run its search."""
-    from search.compose import new_study_id, open_search, resolve_strategy
+    from search.compose import new_study_id, resolve_strategy
 
     chosen, why = resolve_strategy(strategy)
     # The price is recorded too, as published prices change.
@@ -264,13 +260,7 @@ def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> 
     study = scrubbed_study(study, scrubber())
     study_id = new_study_id()
     with closing(Store(store_root(store))) as records:
-        with (
-            face(as_json, History()) as observer,
-            Stop(_resume(study_id, records)) as stop,
-            open_search(study_id, study, records, observer) as search,
-        ):
-            records.create(study_id, study, installed_version())
-            finding = _searched(search, why, stop)
+        finding = _searched(study_id, study, records, why, None, as_json=as_json)
         _report(finding, study_id, records, as_json)
     return finding
 
@@ -288,8 +278,6 @@ def resume_study(
 
     An imported study has to be `trusted` once.
     """
-    from search.compose import open_search
-
     with open_store(store) as records:
         row = records.find(study_id)
         if row.strategy == MEASURE:
@@ -305,14 +293,10 @@ def resume_study(
             study = replace(study, llm=with_price(study.llm))
             with records.lock(row.id):
                 records.replace_study(row.id, study)
-        with (
-            face(as_json, study_leader(row, records).history) as observer,
-            Stop(_resume(row.id, records)) as stop,
-            open_search(row.id, study, records, observer) as search,
-        ):
-            words = f"strategy {study.strategy}"
-            words += f"; resumed after {before[0]} trials" if any(before) else ""
-            finding = _searched(search, words, stop)
+        words = f"strategy {study.strategy}"
+        words += f"; resumed after {before[0]} trials" if any(before) else ""
+        history = study_leader(row, records).history
+        finding = _searched(row.id, study, records, words, history, as_json=as_json)
         if _launch_counts(row.id, records) == before:
             typer.echo(f"nothing left to launch: {finding.stop_reason}", err=True)
         _report(finding, row.id, records, as_json)
@@ -329,9 +313,7 @@ def _require_launchable(row: StudyRow, records: Store, *, trusted: bool) -> None
             f"study {row.id} was imported from {origin.source} and cannot be resumed: there is "
             f"no command to launch its trials; see `cclsearch show {row.id}`"
         )
-    if trusted:
-        trust(row.study, records)
-    require_trust(row.study, records)
+    require_trust(row.study, records, trusted=trusted)
 
 
 def repeated_study(
@@ -367,19 +349,32 @@ def face(as_json: bool, history: History) -> Iterator[Observer]:
         yield PlainProgress(sys.stdout)
 
 
-def _searched(search: "Search", strategy: str, stop: "Stop") -> Finding:
-    """Run the search; an interruption or an error says how to resume."""
+def _searched(
+    study_id: str,
+    study: Study,
+    records: Store,
+    strategy: str,
+    history: History | None,
+    *,
+    as_json: bool,
+) -> Finding:
+    """Run a search, which is recorded as a new study unless it has a history."""
+    from search.compose import open_search
 
-    def work() -> Finding:
-        runner = search.trial_runner
-        runner.observer.study_started(runner.study_id, runner.study, strategy)
-        return search.run()
+    with (
+        face(as_json, history or History()) as observer,
+        Stop(f"cclsearch resume {study_id}{store_flag(records.root)}") as stop,
+        open_search(study_id, study, records, observer) as search,
+    ):
+        if history is None:
+            records.create(study_id, study, installed_version())
 
-    return stop.run(work)
+        def work() -> Finding:
+            runner = search.trial_runner
+            runner.observer.study_started(study_id, runner.study, strategy)
+            return search.run()
 
-
-def _resume(study_id: str, records: Store) -> str:
-    return f"cclsearch resume {study_id}{store_flag(records.root)}"
+        return stop.run(work)
 
 
 def _give_up_closed_output() -> None:

@@ -133,8 +133,6 @@ def gc(
     are kept. Only traces that an option selects are removed; the store records
     when and why.
     """
-    from search.storage import Rules
-
     older_than = None if traces_older_than is None else _duration(traces_older_than)
     rules = Rules(
         older_than=older_than,

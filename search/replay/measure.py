@@ -90,19 +90,15 @@ class Measuring:
         with store.lock(study_id):
             self.runner.trial_runner.clear()
             store.start_run(study_id, self.runner.study)
+            chosen = {each.ordinal for each in (*self._history, *self._begun)}
+            trials = [t for t in self.source.chosen("all") if t.ordinal in chosen]
             try:
-                decisions = tuple(map(self._decision, self._subjects()))
+                decisions = tuple(map(self._decision, trials))
             except BaseException:
                 store.update(study_id, status="interrupted")
                 raise
             store.update(study_id, status="finished")
         return decisions
-
-    def _subjects(self) -> tuple[Trial, ...]:
-        """The trials to launch again, as recorded."""
-        ordinals = {trial.ordinal for trial in self._history}
-        ordinals |= {intent.ordinal for intent in self._begun}
-        return tuple(t for t in self.source.chosen("all") if t.ordinal in ordinals)
 
     def _decision(self, trial: Trial) -> Decision:
         again = self._history.find(trial.ordinal) or self._launch(trial)

@@ -57,8 +57,8 @@ class Leg:
     repeats: int
     begun: int
     concluded: bool
-    finished: bool
-    out_of_time: bool
+    finished: bool = False
+    out_of_time: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,9 +117,9 @@ class Recorded:
                 trials=trials,
                 repeats=repeats,
                 begun=begun,
-                concluded=any(_closes(r, trials) for r in self.repeats[:repeats]),
-                finished=False,
-                out_of_time=False,
+                concluded=any(
+                    r.series == trials and r.purpose in CLOSING for r in self.repeats[:repeats]
+                ),
             )
             for run, (trials, repeats, begun) in zip(starts, ends, strict=True)
         ]
@@ -171,10 +171,6 @@ def _exchange(digest: str, ordinal: int, store: Store) -> LlmExchange:
         raise StoreError(
             f"what the model said for trial {ordinal} cannot be replayed: {error}"
         ) from error
-
-
-def _closes(repeat: Repeat, series: int) -> bool:
-    return repeat.series == series and repeat.purpose in CLOSING
 
 
 _UNTOLD = Failed(
@@ -313,7 +309,8 @@ def replay_study(record: Recorded, source: Store) -> Replayed:
     `source` has the study whose policies it launches, where that is its strategy.
     """
     first, *_ = record.legs
-    policies = _policies(record, source)
+    is_replay = record.row.strategy == ReplayProposer.name
+    policies = policies_again(record.row.study, source) if is_replay else ()
     with (
         TemporaryDirectory(prefix="cclsearch-replay-") as folder,
         closing(Store(Path(folder))) as store,
@@ -321,11 +318,6 @@ def replay_study(record: Recorded, source: Store) -> Replayed:
         store.create(record.row.id, first.study, "replay")
         stopped = _follow(record, policies, store)
         return Replayed(again=recorded_study(record.row.id, store), stopped=stopped)
-
-
-def _policies(record: Recorded, source: Store) -> tuple[Policy, ...]:
-    is_replay = record.row.strategy == ReplayProposer.name
-    return policies_again(record.row.study, source) if is_replay else ()
 
 
 def _follow(record: Recorded, policies: tuple[Policy, ...], store: Store) -> str | None:

@@ -249,24 +249,21 @@ def _check(
     record: Recorded,
     again: Recorded,
 ) -> TrialCheck:
-    known = recorded or replayed
-    if known is None:
-        raise ValueError(f"trial {ordinal} is on neither side")
-    differs: list[str] = []
-    since = ordinal
-    if recorded is None:
-        differs.append("not recorded")
-    elif replayed is None:
-        differs.append("not proposed again")
+    known, since = recorded or replayed, ordinal
+    assert known is not None
+    if recorded is None or replayed is None:
+        differs = ["not recorded" if recorded is None else "not proposed again"]
     else:
-        talks = record.exchanges.get(ordinal), again.exchanges.get(ordinal)
-        differs += _policy(recorded.policy, replayed.policy)
-        differs += _exchange(*talks)
-        differs += _ending(recorded, replayed)
+        differs = [
+            *_policy(recorded.policy, replayed.policy),
+            *_exchange(record.exchanges.get(ordinal), again.exchanges.get(ordinal)),
+            *_ending(recorded, replayed),
+        ]
         repeats = _of(ordinal, record.repeats), _of(ordinal, again.repeats)
         if repeats[0] != repeats[1]:
-            since = since if differs else _parting(*repeats)
-            differs.append(_repeat_words(*repeats))
+            first, words = _first_difference(*repeats)
+            since = since if differs else first
+            differs.append(words)
     return TrialCheck(
         ordinal=ordinal,
         author=known.policy.author,
@@ -346,20 +343,14 @@ def _of(ordinal: int, repeats: Sequence[Repeat]) -> Sequence[Repeat]:
     ]
 
 
-def _parting(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> int:
-    """After how many trials these launches are no longer the same."""
-    for one, other in zip_longest(recorded, replayed):
-        if one != other:
-            return min(each.series for each in (one, other) if each is not None)
-    return 0
-
-
-def _repeat_words(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> str:
+def _first_difference(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> tuple[int, str]:
+    """Return after how many trials these launches are no longer the same, and which differs."""
+    pairs = zip_longest(recorded, replayed)
+    pair = [each for each in next(two for two in pairs if two[0] != two[1]) if each is not None]
+    words = f"launch {PURPOSES[pair[0].purpose]}, round {pair[0].round + 1}"
     if len(recorded) != len(replayed):
-        return f"launched again {len(replayed)} times instead of {len(recorded)}"
-    pairs = zip(recorded, replayed, strict=True)
-    first = next(one for one, other in pairs if one != other)
-    return f"launch {PURPOSES[first.purpose]}, round {first.round + 1}"
+        words = f"launched again {len(replayed)} times instead of {len(recorded)}"
+    return min(each.series for each in pair), words
 
 
 def _finding(recorded: Finding, replayed: Finding | None) -> Iterator[str]:

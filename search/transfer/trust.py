@@ -48,19 +48,18 @@ def is_foreign(study: Study) -> bool:
     return study.origin is not None and study.origin.kind == "bundle"
 
 
-def trust(study: Study, store: Store) -> None:
-    """Record that an imported study may be launched here; does nothing for our own."""
-    if is_foreign(study):
+def require_trust(study: Study, store: Store, *, trusted: bool = False) -> None:
+    """Raise `StudyError`, which says what would run, for an imported study without trust.
+
+    One that is `trusted` now may be launched here from now on.
+    """
+    if is_foreign(study) and trusted:
         store.trust(_digest(study))
-
-
-def require_trust(study: Study, store: Store) -> None:
-    """Raise `StudyError`, which says what would run, for an imported study without trust."""
     if is_foreign(study) and not store.is_trusted(_digest(study)):
-        told = "; ".join(f"{label}: {words}" for label, words in launch_lines(study))
+        would = "; ".join(f"{label}: {words}" for label, words in launch_lines(study))
         raise StudyError(
             "this study was imported, and what it launches can do all that you can. "
-            f"{told}. Nothing was started; if you trust where it comes from, add --trust"
+            f"{would}. Nothing was started; if you trust where it comes from, add --trust"
         )
 
 

@@ -4,7 +4,7 @@ import json
 import shlex
 import textwrap
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -431,7 +431,11 @@ def _print_summary(
         number_column("absent", [str(tally.absent[each.name]) for each in shown]),
         number_column("not read", [str(tally.unread[each.name]) for each in shown]),
         TerminalColumn(
-            heading="in place of", cells=[_versions(tally.replaced[e.name]) for e in shown]
+            heading="in place of",
+            cells=[
+                ", ".join(f"version {old}" for old in sorted(tally.replaced[each.name]))
+                for each in shown
+            ],
         ),
     )
     typer.echo(f"computed and stored for {tally.trial_count} trials of {looked_at}")
@@ -442,7 +446,3 @@ def _print_summary(
         one = f"cclsearch show {rows[0].id} --objective {shlex.quote(new.name)}"
         command = one if len(rows) == 1 else f"cclsearch leaderboard --by {shlex.quote(new.name)}"
         typer.echo(f"next: {command}{store_flag(records.root)}")
-
-
-def _versions(versions: Iterable[int]) -> str:
-    return ", ".join(f"version {version}" for version in sorted(versions))

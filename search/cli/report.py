@@ -139,7 +139,7 @@ def _write(path: Path, text: str) -> None:
     draft = path.with_name(f".{path.name}.part")
     try:
         try:
-            draft.write_text(text, encoding="utf-8")
+            draft.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
@@ -255,10 +255,7 @@ def leaderboard_command(
     if wanted.to is None:
         typer.echo(text, nl=False)
         return
-    try:
-        wanted.to.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")
-    except OSError as error:
-        raise StoreError(f"cannot write {wanted.to}: {error.strerror}") from error
+    _write(wanted.to, text)
     typer.echo(f"{wanted.to}: {len(submissions)} submissions in {len(board.groups)} groups")
 
 

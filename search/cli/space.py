@@ -68,7 +68,7 @@ def check(
 ) -> None:
     """Check whether a configuration is valid, and estimate its memory."""
     _, space = options.completed()
-    answer = space.check(dict(_setting(text) for text in settings))
+    answer = space.check(dict(map(_setting, settings)))
     if isinstance(answer, Config):
         derived = space.derived(answer)
         if as_json:
@@ -128,17 +128,19 @@ def estimate(
 ) -> None:
     """Estimate the step time from sizes alone; good for ranking, not a measurement."""
     study, space = options.completed()
-    if not settings:
-        every = [estimated(study, space, config) for config in space.feasible]
-        best = sorted(every, key=lambda each: each.step_s)[:count]
-        lines = [list_document(best, space)] if as_json else list_lines(best, space)
-    else:
-        answer = space.check(dict(_setting(text) for text in settings))
+    if settings:
+        answer = space.check(dict(map(_setting, settings)))
         if not isinstance(answer, Config):
             raise StudyError("; ".join(answer))
-        estimate_of = estimated(study, space, answer)
-        lines = [json.dumps(estimate_of.document)] if as_json else parts_lines(estimate_of)
-    for line in lines:
+        one = estimated(study, space, answer)
+        facts, lines = one.document, parts_lines(one)
+    else:
+        every = [estimated(study, space, config) for config in space.feasible]
+        best = sorted(every, key=lambda each: each.step_s)[:count]
+        configurations = [each.document for each in best]
+        about = {"estimate": CAVEAT, "feasible": len(space.feasible)}
+        facts, lines = {**about, "configurations": configurations}, list_lines(best, space)
+    for line in [json.dumps(facts)] if as_json else lines:
         typer.echo(line)
 
 
@@ -150,24 +152,18 @@ def explain(
 ) -> None:
     """Print knobs and constraints as an LLM reads them."""
     study, space = options.completed()
-    facts = {"inferences": study.inferences, **_facts(space)}
+    knobs = [
+        {
+            "name": knob.name,
+            "choices": knob.choices,
+            "when": knob.dimension.when,
+            "description": knob.dimension.description,
+        }
+        for knob in space.knobs
+    ]
+    constraints = [asdict(rule.constraint) for rule in space.rules]
+    facts = {"inferences": study.inferences, "knobs": knobs, "constraints": constraints}
     typer.echo(json.dumps(facts) if as_json else space.words())
-
-
-def _facts(space: Space) -> dict[str, object]:
-    """Return the space for JSON, with ranges listed as choices."""
-    return {
-        "knobs": [
-            {
-                "name": knob.name,
-                "choices": knob.choices,
-                "when": knob.dimension.when,
-                "description": knob.dimension.description,
-            }
-            for knob in space.knobs
-        ],
-        "constraints": [asdict(rule.constraint) for rule in space.rules],
-    }
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -306,15 +302,4 @@ def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
             TerminalColumn(heading="configuration", cells=[str(each.config) for each in best]),
         ],
         page_cells(),
-    )
-
-
-def list_document(best: Sequence[Estimated], space: Space) -> str:
-    """Return the list as JSON."""
-    return json.dumps(
-        {
-            "estimate": CAVEAT,
-            "feasible": len(space.feasible),
-            "configurations": [each.document for each in best],
-        }
     )

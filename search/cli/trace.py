@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -380,8 +380,8 @@ def _part(part_s: float, of: StepSplit) -> str:
     return format_percent(part_s / of.window_s if of.window_s else None)
 
 
-def _sum_words(mean: StepSplit) -> list[str]:
-    """Return the sum of the parts of a step, and what overlaps."""
+def _sum_words(mean: StepSplit) -> Iterator[str]:
+    """Yield the sum of the parts of a step, and what overlaps."""
     parts = (
         ("compute", mean.compute_s),
         ("exposed", mean.exposed_communication_s),
@@ -390,23 +390,18 @@ def _sum_words(mean: StepSplit) -> list[str]:
         ("idle", mean.idle_s),
     )
     added = " + ".join(f"{format_number(part_s * 1e3)} {name}" for name, part_s in parts if part_s)
-    lines = [f"ms:     {format_number(mean.window_s * 1e3)} = {added or 0}"]
-    lines.append(
-        f"hidden: {format_duration(mean.hidden_communication_s)} of communication behind compute"
-    )
+    yield f"ms:     {format_number(mean.window_s * 1e3)} = {added or 0}"
+    yield f"hidden: {format_duration(mean.hidden_communication_s)} of communication behind compute"
     if mean.pipeline_bubble_s is not None:
         bubble = format_duration(mean.pipeline_bubble_s)
-        lines.append(f"bubble: {bubble} of exposed communication waits for a neighbour")
-    return lines
+        yield f"bubble: {bubble} of exposed communication waits for a neighbour"
 
 
-def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
-    """Return why devices were idle, over all ranks and steps."""
-    if causes is None:
-        return []
-    total_ns = sum(int(each.idle_ns.sum()) for each in causes)
-    if not total_ns:
-        return []
+def _idle_words(causes: tuple[IdleCauses, ...] | None) -> Iterator[str]:
+    """Yield why devices were idle, over all ranks and steps."""
+    total_ns = sum(int(each.idle_ns.sum()) for each in causes or ())
+    if causes is None or not total_ns:
+        return
     named = (
         ("nothing was launched", [each.host_wait_ns for each in causes]),
         ("the host synchronised", [each.sync_ns for each in causes]),
@@ -414,9 +409,7 @@ def _idle_words(causes: tuple[IdleCauses, ...] | None) -> list[str]:
         ("unknown", [each.other_ns for each in causes]),
     )
     shares = ((name, sum(int(part.sum()) for part in parts) / total_ns) for name, parts in named)
-    return [
-        "idle:   " + ", ".join(f"{name} {format_percent(part)}" for name, part in shares if part)
-    ]
+    yield "idle:   " + ", ".join(f"{name} {format_percent(part)}" for name, part in shares if part)
 
 
 def _print_kernel_table(rows: tuple[KernelRow, ...]) -> None:
@@ -432,19 +425,16 @@ def _print_kernel_table(rows: tuple[KernelRow, ...]) -> None:
     )
 
 
-def _launch_words(launches: JobLaunches | None) -> list[str]:
+def _launch_words(launches: JobLaunches | None) -> Iterator[str]:
     if launches is None:
-        return []
+        return
     job = launches.job
     per_step = f", {job.launches_per_step:.0f} per step" if job.launches_per_step else ""
-    lines = [
-        f"launches: {job.launch_count}{per_step}, {format_duration(job.call_median_s)} each",
-        f"work starts {format_duration(job.delay_median_s)} after its launch, 90 % within "
-        f"{format_duration(job.delay_p90_s)}",
-    ]
+    median_s, p90_s = format_duration(job.delay_median_s), format_duration(job.delay_p90_s)
+    yield f"launches: {job.launch_count}{per_step}, {format_duration(job.call_median_s)} each"
+    yield f"work starts {median_s} after its launch, 90 % within {p90_s}"
     if job.short_kernel_share is not None:
-        lines.append(f"kernels shorter than 10 us: {format_percent(job.short_kernel_share)}")
-    return lines
+        yield f"kernels shorter than 10 us: {format_percent(job.short_kernel_share)}"
 
 
 def _print_sizes(instances: Sequence[Row]) -> None:
@@ -497,22 +487,20 @@ def _print_traffic(traffic: Sequence[Row]) -> None:
         typer.echo(f"per step and rank: {amount} in {count:.4g} {row['kind']} of {group}")
 
 
-def _unmatched_words(matches: Matches) -> list[str]:
+def _unmatched_words(matches: Matches) -> Iterator[str]:
     lacks = matches.unmatched()
-    if not lacks:
-        return []
-    reasons = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
-    return [f"{sum(lacks.values())} calls have no match on another rank: {reasons}"]
+    if lacks:
+        reasons = ", ".join(f"{count} {lack.words}" for lack, count in lacks.items())
+        yield f"{sum(lacks.values())} calls have no match on another rank: {reasons}"
 
 
-def _partial_words(instances: Sequence[Row]) -> list[str]:
+def _partial_words(instances: Sequence[Row]) -> Iterator[str]:
     partial = sum(bool(row["partial"]) for row in instances)
-    if not partial:
-        return []
-    return [
-        f"{partial} of {len(instances)} collectives are not shown by all of their ranks: times "
-        "may include waiting, bandwidths are lower bounds"
-    ]
+    if partial:
+        yield (
+            f"{partial} of {len(instances)} collectives are not shown by all of their ranks: times "
+            "may include waiting, bandwidths are lower bounds"
+        )
 
 
 def _print_waits(rows: Sequence[Row]) -> None:

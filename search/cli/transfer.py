@@ -15,7 +15,7 @@ import typer
 from records.errors import StudyError, shown
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import History
+from records.trial import History, Score
 from search.cli.options import (
     JsonOption,
     StoreOption,
@@ -164,7 +164,7 @@ def export_command(
             return
         for line in _lines(written, redactor):
             typer.echo(line)
-        typer.echo(f"next: {_next_command(asked, written)}{_flag(asked, records)}")
+        typer.echo(f"next: {_next_command(asked, written, records)}")
 
 
 @entry.command(
@@ -253,18 +253,14 @@ def _lines(written: ExportResult, redactor: Redactor | None) -> Iterator[str]:
         yield "checked: none of the known names is left"
 
 
-def _next_command(asked: ExportOptions, written: ExportResult) -> str:
+def _next_command(asked: ExportOptions, written: ExportResult, records: Store) -> str:
     match asked.form:
         case "bundle":
             return f"cclsearch import {shlex.quote(str(written.path))}"
         case "entry":
             return f"cclsearch entry check {shlex.quote(str(written.path))}"
         case _:
-            return "cclsearch export --format bundle"
-
-
-def _flag(asked: ExportOptions, records: Store) -> str:
-    return "" if asked.form in {"bundle", "entry"} else store_flag(records.root)
+            return f"cclsearch export --format bundle{store_flag(records.root)}"
 
 
 def _facts(written: ExportResult, row: StudyRow, redactor: Redactor | None) -> dict[str, object]:
@@ -382,6 +378,23 @@ class ImportedStudy:
     is_new: bool
     faults: tuple[Fault, ...]
 
+    @property
+    def best(self) -> Score | None:
+        """The best recorded score."""
+        best = History(tuple(self.found.trials)).best
+        return None if best is None else best.score
+
+    @property
+    def measured_count(self) -> int:
+        """Trials with a score."""
+        return sum(trial.score is not None for trial in self.found.trials)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the import says of the origin."""
+        origin = self.found.study.origin
+        return () if origin is None else origin.notes
+
 
 def _opened(store: Path | None, asked: ImportOptions, opened: ExitStack) -> Store | None:
     """Return the store; None for a dry run without a store."""
@@ -419,20 +432,17 @@ def _print(one: ImportedStudy, asked: ImportOptions) -> None:
     if not one.is_new:
         typer.echo(f"{one.found.id}  already recorded; skipped")
         return
-    best = History(tuple(one.found.trials)).best
-    measured = sum(trial.score is not None for trial in one.found.trials)
-    parts = [f"{len(one.found.trials)} trials, {measured} measured"]
-    if best is not None and best.score:
-        parts.append(f"best {score_words(best.score)}")
+    parts = [f"{len(one.found.trials)} trials, {one.measured_count} measured"]
+    if one.best:
+        parts.append(f"best {score_words(one.best)}")
     if one.faults:
         names = ", ".join(fault.name for fault in one.faults)
         parts.append(f"{format_count(len(one.faults), 'fault')}: {names}")
     verb = "would be imported" if asked.dry_run else "imported"
     typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
-    origin = one.found.study.origin
     for sentence in one.found.study.inferences:
         typer.echo(f"  card: {sentence}")
-    for note in () if origin is None else origin.notes:
+    for note in one.notes:
         typer.echo(f"  note: {note}")
     for label, words in launch_lines(one.found.study):
         typer.echo(f"  {label}: {words}")
@@ -451,17 +461,15 @@ def _print_end(taken: Sequence[ImportedStudy], asked: ImportOptions, flag: str) 
 
 def _study_facts(one: ImportedStudy) -> dict[str, object]:
     """Return the JSON of an imported study; absent values are null."""
-    best = History(tuple(one.found.trials)).best
-    origin = one.found.study.origin
     return {
         "study_id": one.found.id,
         "name": one.found.study.name,
         "new": one.is_new,
         "trials": len(one.found.trials),
-        "measured": sum(trial.score is not None for trial in one.found.trials),
-        "best": best.score.value if best is not None and best.score is not None else None,
+        "measured": one.measured_count,
+        "best": None if one.best is None else one.best.value,
         "launches": dict(launch_lines(one.found.study)),
-        "notes": [] if origin is None else list(origin.notes),
-        "inferences": list(one.found.study.inferences),
+        "notes": one.notes,
+        "inferences": one.found.study.inferences,
         "faults": [asdict(fault) for fault in one.faults],
     }

@@ -38,7 +38,6 @@ from search.loop.finding import (
 )
 from search.loop.leader import counted
 from search.replay.metrics import (
-    Answer,
     as_computed,
     computable,
     compute_trials,
@@ -128,7 +127,9 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
                 then=old.score,
                 now=new.score,
                 changed=_changed(trial, told, names),
-                unread=_unread(answered.get(trial.ordinal)),
+                unread=next(iter(answered[trial.ordinal].unread.values()), None)
+                if trial.ordinal in answered
+                else None,
             )
             for trial, old, new, told in pairs
         ),
@@ -179,10 +180,6 @@ def _is_equal(was: MetricValue | None, now: MetricValue | None) -> bool:
 def _values(trial: Trial) -> dict[str, MetricValue]:
     metrics = trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
     return {value.name: value for value in metrics}
-
-
-def _unread(answer: Answer | None) -> str | None:
-    return next(iter(answer.unread.values()), None) if answer is not None else None
 
 
 def _newer(history: History, known: Sequence[Definition]) -> dict[str, tuple[int, int]]:

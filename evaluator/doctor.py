@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.launchers.conditions import file_text
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
     DEFAULT_CPU_RANKS,
+    file_text,
     local_gpus,
     mpi_library,
     nvidia_smi,

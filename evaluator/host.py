@@ -8,8 +8,7 @@ from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
 
-from evaluator.bench.record import this_machine
-from evaluator.machine import checkout, describe_gpus
+from evaluator.machine import checkout, describe_gpus, this_machine
 from evaluator.rank.protocol import proc_sizes
 from records.machine import Machine
 

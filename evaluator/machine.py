@@ -1,9 +1,10 @@
-"""What the local machine offers: cores, GPUs, MPI, torchrun, and the git checkout of a folder."""
+"""What the local machine is and has: cores, GPUs, MPI, torchrun, and the checkout of a folder."""
 
 import functools
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -49,7 +50,7 @@ def local_environment() -> Environment:
     return Environment(
         name="this machine",
         device="cpu",
-        accelerator=f"{cpu_model()}, {os.cpu_count()} cores",
+        accelerator=f"{cpu_model() or platform.machine()}, {os.cpu_count()} cores",
         world_size=DEFAULT_CPU_RANKS,
         ranks_per_node=DEFAULT_CPU_RANKS,
     )
@@ -170,6 +171,65 @@ def commit_of(folder: Path) -> str | None:
 
 def _run_git(folder: Path, *words: str) -> bytes | None:
     return _output(*_GIT, "-C", str(folder), *words, timeout_s=_GIT_TIMEOUT_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """The host, and a working tree on it; None for what is unknown."""
+
+    host: str
+    core_count: int
+    kernel: str
+    cpu_model: str | None = None
+    governor: str | None = None
+    network_interfaces: tuple[str, ...] = ()
+    commit: str | None = None
+    container: str | None = None
+
+
+_CONTAINER = re.compile(r"[0-9a-f]{64}")
+
+
+def this_machine(folder: Path, root: Path = Path("/")) -> Host:
+    """Look at this machine, mounted at `root`, and at the working tree around `folder`."""
+    return Host(
+        host=platform.node(),
+        cpu_model=cpu_model(root),
+        core_count=len(os.sched_getaffinity(0)),
+        kernel=platform.release(),
+        governor=_governor(root),
+        network_interfaces=_interfaces(root),
+        commit=commit_of(folder),
+        container=_container(root),
+    )
+
+
+def _governor(root: Path) -> str | None:
+    """What sets the clock of the cores; several where they differ."""
+    paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
+    return ", ".join(sorted({file_text(path) for path in paths})) or None
+
+
+def _interfaces(root: Path) -> tuple[str, ...]:
+    """Network interfaces that are not down."""
+    paths = sorted((root / "sys/class/net").glob("*/operstate"))
+    return tuple(path.parent.name for path in paths if file_text(path) in ("up", "unknown"))
+
+
+def _container(root: Path) -> str | None:
+    """Id of the container that we run in, or its kind where no id is known."""
+    found = _CONTAINER.search(file_text(root / "proc/self/cgroup"))
+    if found:
+        return found[0]
+    return "docker" if (root / ".dockerenv").exists() else None
+
+
+def file_text(path: Path) -> str:
+    """The file's text without blanks at its ends; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
 
 
 _QUESTION: Final = """

@@ -8,26 +8,21 @@ as JSON lines; a row is written as soon as it is known, and none that exists is 
 import csv
 import io
 import math
-import os
-import platform
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from operator import attrgetter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.machine import commit_of
+from evaluator.machine import Host
 from evaluator.timing.bench_csv import ABSENT
 from evaluator.workloads.collectives.operations import (
     Collective,
     PointSamples,
     SweepFacts,
-    SweepRequest,
 )
 from records.codec import to_json
 from records.errors import StoreError, StudyError
@@ -39,69 +34,11 @@ SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchHost:
-    """The host and the working tree that a benchmark runs on; None for what is unknown."""
-
-    host: str
-    core_count: int
-    kernel: str
-    cpu_model: str | None = None
-    governor: str | None = None
-    network_interfaces: tuple[str, ...] = ()
-    commit: str | None = None
-    """Of the working tree that the benchmark was started in."""
-    container: str | None = None
-
-    def environment(self, request: SweepRequest, facts: SweepFacts | None) -> "EnvInfo":
-        """Combine with what the ranks of a launch reported of themselves, if they did."""
-        return EnvInfo(
-            **asdict(self),
-            device_type=request.device.value,
-            device_name=facts.device_name if facts else None,
-            torch_version=facts.torch_version if facts else version("torch"),
-            torchcomms_version=facts.torchcomms_version if facts else None,
-            comm_adapter_name=request.adapter.value,
-            comm_backend_name=facts.backend_name if facts else request.backend,
-            comm_backend_version=facts.backend_version if facts else None,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EnvInfo(BenchHost):
-    """Where a launch ran, and on what."""
-
-    device_type: str
-    device_name: str | None
-    torch_version: str
-    torchcomms_version: str | None
-    comm_adapter_name: str
-    comm_backend_name: str
-    comm_backend_version: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BenchConfig:
-    """What the command line asked for, over all points."""
-
-    run_all_collectives: bool = False
-    run_all_comm_adapters: bool = False
-    run_all_reduce_ops: bool = False
-    reduce_op_explicit: bool = False
-    min_size: int = 4
-    max_size: int = 64 << 20
-    size_scaling_factor: int = 2
-    csv_enabled: bool = False
-    quiet: bool = False
-    output_dir: str | None = None
-    rounds: int = 1
-    bandwidth_convention: Convention = "nccl-tests"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchParams:
     """How one point was measured; `reduce_op` is None where nothing is reduced."""
 
     comm_adapter: str
+    device: str
     collective_name: str
     num_ranks: int
     dtype: str
@@ -110,6 +47,7 @@ class BenchParams:
     warmup_iterations: int
     measure_iterations: int
     sync_interval: int
+    bandwidth_convention: Convention
 
     @property
     def dispatch_mode(self) -> Literal["sync", "async"]:
@@ -128,6 +66,7 @@ class LaunchPlace:
     run_id: str
     launch_id: str
     round: int
+    round_count: int
     order: int
     started_at: str
 
@@ -140,8 +79,6 @@ class BenchMetrics:
     every block, shaped (ranks, blocks); block b made `block_calls[b]` calls.
     """
 
-    message_size_bytes: int
-    total_time_us: float
     avg_time_us: float
     min_time_us: float
     max_time_us: float
@@ -149,15 +86,9 @@ class BenchMetrics:
     median_time_us: float
     p75_time_us: float
     p99_time_us: float
-    rank0_avg_time_us: float
-    mean_rank_avg_time_us: float
-    fastest_rank_avg_time_us: float
     slowest_rank: int
-    payload_bytes: int | None
-    """S of the bandwidth's convention; None for a barrier."""
-    bus_factor: float | None
-    algorithm_bw_gbps: float | None
-    bus_bw_gbps: float | None
+    bandwidth: "Bandwidth | None"
+    """None for a barrier."""
     block_calls: tuple[int, ...]
     block_ns: tuple[tuple[int, ...], ...]
 
@@ -171,8 +102,8 @@ class BenchMetrics:
 class BenchRecord:
     """One point of one launch: measured, or the reason why not."""
 
-    environment: EnvInfo
-    config: BenchConfig
+    host: Host
+    facts: SweepFacts
     params: BenchParams
     place: LaunchPlace
     message_size_bytes: int
@@ -304,18 +235,8 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
     slowest_ns = block_ns.max(axis=0)
     average_us = _per_call_us(slowest_ns.sum(), calls.sum())
     of_blocks_us = _per_call_us(slowest_ns, calls)
-    of_ranks_us = _per_call_us(block_ns.sum(axis=1), calls.sum())
     p25_us, median_us, p75_us, p99_us = np.quantile(of_blocks_us, (0.25, 0.5, 0.75, 0.99)).tolist()
-    moved = bandwidth(
-        operation.collective,
-        operation.message_bytes,
-        world_size,
-        float(average_us) / 1e6,
-        convention,
-    )
     return BenchMetrics(
-        message_size_bytes=operation.message_bytes,
-        total_time_us=float(slowest_ns.sum()) / 1e3,
         avg_time_us=float(average_us),
         min_time_us=float(of_blocks_us.min()),
         max_time_us=float(of_blocks_us.max()),
@@ -323,14 +244,14 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
         median_time_us=median_us,
         p75_time_us=p75_us,
         p99_time_us=p99_us,
-        rank0_avg_time_us=float(of_ranks_us[0]),
-        mean_rank_avg_time_us=float(of_ranks_us.mean()),
-        fastest_rank_avg_time_us=float(of_ranks_us.min()),
         slowest_rank=int(block_ns.sum(axis=1).argmax()),
-        payload_bytes=None if moved is None else moved.payload_bytes,
-        bus_factor=None if moved is None else moved.factor,
-        algorithm_bw_gbps=None if moved is None else moved.algorithm_gbps,
-        bus_bw_gbps=None if moved is None else moved.bus_gbps,
+        bandwidth=bandwidth(
+            operation.collective,
+            operation.message_bytes,
+            world_size,
+            float(average_us) / 1e6,
+            convention,
+        ),
         block_calls=samples.block_calls,
         block_ns=samples.block_ns,
     )
@@ -342,60 +263,6 @@ def _per_call_us(
     return np.asarray(duration_ns / calls / 1e3, dtype=np.float64)
 
 
-_CONTAINER = re.compile(r"[0-9a-f]{64}")
-
-
-def this_machine(folder: Path, root: Path = Path("/")) -> BenchHost:
-    """Look at this machine, mounted at `root`, and at the working tree around `folder`."""
-    return BenchHost(
-        host=platform.node(),
-        cpu_model=_cpu_model(root),
-        core_count=len(os.sched_getaffinity(0)),
-        kernel=platform.release(),
-        governor=_governor(root),
-        network_interfaces=_interfaces(root),
-        commit=commit_of(folder),
-        container=_container(root),
-    )
-
-
-def _cpu_model(root: Path) -> str | None:
-    for line in _text(root / "proc/cpuinfo").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return None
-
-
-def _governor(root: Path) -> str | None:
-    """What sets the clock of the cores; several where they differ."""
-    paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
-    return ", ".join(sorted({_text(path).strip() for path in paths})) or None
-
-
-def _interfaces(root: Path) -> tuple[str, ...]:
-    """Network interfaces that are not down."""
-    paths = sorted((root / "sys/class/net").glob("*/operstate"))
-    return tuple(path.parent.name for path in paths if _text(path).strip() in ("up", "unknown"))
-
-
-def _container(root: Path) -> str | None:
-    """Id of the container that we run in, or its kind where no id is known."""
-    found = _CONTAINER.search(_text(root / "proc/self/cgroup"))
-    if found:
-        return found[0]
-    return "docker" if (root / ".dockerenv").exists() else None
-
-
-def _text(path: Path) -> str:
-    """The file's text; empty where there is no such file or it may not be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-
-
-CellValue: TypeAlias = str | int | float | None
 DECIMALS, DIGITS = 2, 3
 
 
@@ -407,11 +274,11 @@ class BenchColumn:
     attribute: str
     width: int | None = None
 
-    def value(self, record: BenchRecord) -> CellValue:
+    def value(self, record: BenchRecord) -> object:
         """What the record has there; None where it lacks it, or the part that it is in."""
-        part, _, name = self.attribute.rpartition(".")
-        owner = attrgetter(part)(record) if part else record
-        value: CellValue = None if owner is None else getattr(owner, name)
+        value: object = record
+        for name in self.attribute.split("."):
+            value = None if value is None else getattr(value, name)
         return value
 
     def exact(self, record: BenchRecord) -> str:
@@ -440,33 +307,33 @@ COLUMNS: Final = (
     BenchColumn("LatAvg(us)", "metrics.avg_time_us", 12),
     BenchColumn("LatMin(us)", "metrics.min_time_us", 12),
     BenchColumn("LatMax(us)", "metrics.max_time_us", 12),
-    BenchColumn("BusBw(GB/s)", "metrics.bus_bw_gbps", 11),
-    BenchColumn("DeviceType", "environment.device_type"),
-    BenchColumn("DeviceName", "environment.device_name"),
-    BenchColumn("CommAdapter", "environment.comm_adapter_name"),
-    BenchColumn("CommBackend", "environment.comm_backend_name"),
-    BenchColumn("CommBackendVersion", "environment.comm_backend_version"),
-    BenchColumn("TorchVersion", "environment.torch_version"),
-    BenchColumn("TorchCommsVersion", "environment.torchcomms_version"),
+    BenchColumn("BusBw(GB/s)", "metrics.bandwidth.bus_gbps", 11),
+    BenchColumn("DeviceType", "params.device"),
+    BenchColumn("DeviceName", "facts.device_name"),
+    BenchColumn("CommAdapter", "params.comm_adapter"),
+    BenchColumn("CommBackend", "facts.backend_name"),
+    BenchColumn("CommBackendVersion", "facts.backend_version"),
+    BenchColumn("TorchVersion", "facts.torch_version"),
+    BenchColumn("TorchCommsVersion", "facts.torchcomms_version"),
     BenchColumn("SchemaVersion", "schema_version"),
     BenchColumn("RunId", "place.run_id"),
     BenchColumn("LaunchId", "place.launch_id"),
     BenchColumn("Block", "place.round"),
     BenchColumn("Order", "place.order"),
-    BenchColumn("AlgBw(GB/s)", "metrics.algorithm_bw_gbps"),
+    BenchColumn("AlgBw(GB/s)", "metrics.bandwidth.algorithm_gbps"),
     BenchColumn("LatMed(us)", "metrics.median_time_us"),
     BenchColumn("LatP25(us)", "metrics.p25_time_us"),
     BenchColumn("LatP75(us)", "metrics.p75_time_us"),
     BenchColumn("LatP99(us)", "metrics.p99_time_us"),
     BenchColumn("Samples", "metrics.block_count"),
     BenchColumn("SlowestRank", "metrics.slowest_rank"),
-    BenchColumn("BwConvention", "config.bandwidth_convention"),
+    BenchColumn("BwConvention", "params.bandwidth_convention"),
     BenchColumn("StartedAt", "place.started_at"),
     BenchColumn("Load1", "conditions.load_average"),
     BenchColumn("CpuPressure", "conditions.cpu_pressure_share"),
     BenchColumn("StealPct", "steal_percent"),
-    BenchColumn("Host", "environment.host"),
-    BenchColumn("Commit", "environment.commit"),
+    BenchColumn("Host", "host.host"),
+    BenchColumn("Commit", "host.commit"),
     BenchColumn("Status", "status"),
     BenchColumn("Reason", "reason"),
 )

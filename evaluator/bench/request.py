@@ -9,7 +9,6 @@ from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from evaluator.bench.record import (
-    BenchConfig,
     BenchParams,
     Convention,
     file_name,
@@ -172,7 +171,11 @@ class BenchPlan:
     device: DeviceKind
     rank_count: int
     operations: tuple[Operation, ...]
-    config: BenchConfig
+
+    @property
+    def sweeps_reductions(self) -> bool:
+        """Whether every reduction is measured, and has a separate file."""
+        return len(self.options.reduce_op or ()) > 1
 
     def request(self, adapter: AdapterName, backend: str) -> SweepRequest:
         """The request to the ranks of one launch."""
@@ -192,6 +195,7 @@ class BenchPlan:
         """How one point of a launch is measured."""
         return BenchParams(
             comm_adapter=adapter.value,
+            device=self.device.value,
             collective_name=operation.collective.value,
             num_ranks=self.rank_count,
             dtype=operation.dtype.value,
@@ -200,20 +204,21 @@ class BenchPlan:
             warmup_iterations=self.options.warmup,
             measure_iterations=self.options.iters,
             sync_interval=self.options.sync_interval,
+            bandwidth_convention=self.options.bw_convention,
         )
 
     @property
     def left_out(self) -> Sequence[str]:
         """Which parts of an `all` have no meaning here, as text."""
         reductions = {operation.reduce_op for operation in self.operations}
-        if self.config.run_all_reduce_ops and ReduceOp.AVG not in reductions:
+        if self.sweeps_reductions and ReduceOp.AVG not in reductions:
             return ("avg is left out: whole numbers have none",)
         return ()
 
     @property
     def file_names(self) -> Sequence[str]:
         """Every CSV file that it fills."""
-        swept = self.config.run_all_reduce_ops
+        swept = self.sweeps_reductions
         return tuple(
             dict.fromkeys(
                 file_name(each.collective, each.reduce_op if each.reduces else None, swept=swept)
@@ -257,20 +262,6 @@ def read_plan(
         device=device,
         rank_count=rank_count,
         operations=tuple(operations(asked.collective, reduce_ops, sizes, asked.dtype)),
-        config=BenchConfig(
-            run_all_collectives=len(asked.collective) > 1,
-            run_all_comm_adapters=asked.all_adapters,
-            run_all_reduce_ops=asked.reduce_op is not None and len(asked.reduce_op) > 1,
-            reduce_op_explicit=asked.reduce_op is not None,
-            min_size=sizes[0],
-            max_size=sizes[-1],
-            size_scaling_factor=asked.size_scaling_factor,
-            csv_enabled=asked.csv,
-            quiet=asked.quiet,
-            output_dir=asked.output_dir,
-            rounds=asked.rounds,
-            bandwidth_convention=asked.bw_convention,
-        ),
     )
 
 

@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-from evaluator.bench.record import BenchHost, BenchRecord, LaunchPlace, bench_metrics
+from evaluator.bench.record import BenchRecord, LaunchPlace, bench_metrics
 from evaluator.bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
@@ -26,7 +28,8 @@ from evaluator.launchers.conditions import (
     gpu_conditions,
     take_snapshot,
 )
-from evaluator.machine import mpirun_command, mpirun_environment, torchrun_command
+from evaluator.launchers.watch import GrowingFile
+from evaluator.machine import Host, mpirun_command, mpirun_environment, torchrun_command
 from evaluator.rank.job import DeviceKind, parse
 from evaluator.rank.main import RankNumbers
 from evaluator.workloads.collectives import sweep as main
@@ -91,11 +94,16 @@ def run_launch(
 @contextmanager
 def _following(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
     """Pass on lines while they are written; looks are rare, for they disturb what is measured."""
-    ended, file = threading.Event(), _GrowingFile(path)
+    ended, file = threading.Event(), GrowingFile(path)
+    kinds = chain([SweepFacts], repeat(PointSamples))
+
+    def pass_on() -> None:
+        lines = zip(file.new_lines(), kinds, strict=False)
+        on_lines([parse(kind, line.decode()) for line, kind in lines])
 
     def look() -> None:
         while not ended.wait(LOOK_EVERY_S):
-            on_lines(file.new_lines())
+            pass_on()
 
     with ThreadPoolExecutor(1) as pool:
         looking = pool.submit(look)
@@ -104,27 +112,7 @@ def _following(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
         finally:
             ended.set()
         looking.result()
-    on_lines(file.new_lines())
-
-
-class _GrowingFile:
-    """Reads the lines of a file that came since the last look; a line that is not whole waits."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._read_bytes = 0
-
-    def new_lines(self) -> Lines:
-        if not self._path.exists():
-            return ()
-        with self._path.open("rb") as file:
-            file.seek(self._read_bytes)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        is_first = self._read_bytes == 0
-        self._read_bytes += len(whole) + len(newline)
-        lines = [line.decode() for line in whole.splitlines()]
-        facts = [parse(SweepFacts, line) for line in lines[:is_first]]
-        return (*facts, *(parse(PointSamples, line) for line in lines[is_first:]))
+    pass_on()
 
 
 RecordListener: TypeAlias = Callable[[BenchRecord], None]
@@ -149,7 +137,7 @@ class BenchRun:
 
     plan: BenchPlan
     requests: Sequence[SweepRequest]
-    machine: BenchHost
+    machine: Host
     run_id: str
     on_record: RecordListener
 
@@ -159,7 +147,7 @@ class BenchRun:
         In each round all requests are launched in an order that the name of the run decides.
         """
         shuffled, count = random.Random(self.run_id), len(self.requests)
-        for round_number in range(self.plan.config.rounds):
+        for round_number in range(self.plan.options.rounds):
             for order, request in enumerate(shuffled.sample(self.requests, k=count)):
                 place = self._place(round_number * count + order, round_number, order)
                 recorder = LaunchRecorder(self, request, place, owns_ranks=True)
@@ -199,6 +187,7 @@ class BenchRun:
             run_id=self.run_id,
             launch_id=f"{self.run_id}-{number}",
             round=round_number,
+            round_count=self.plan.options.rounds,
             order=order,
             started_at=_now(),
         )
@@ -219,7 +208,14 @@ class LaunchRecorder:
         self._place = place
         self._owns_ranks = owns_ranks
         self._before: Snapshot = take_snapshot()
-        self._facts: SweepFacts | None = None
+        # What is known of the library until its ranks report.
+        self._facts = SweepFacts(
+            device_name=None,
+            torch_version=version("torch"),
+            torchcomms_version=None,
+            backend_name=request.backend,
+            backend_version=None,
+        )
         self._count = 0
 
     def add(self, lines: Lines) -> None:
@@ -235,7 +231,7 @@ class LaunchRecorder:
             self._count += 1
             metrics = None
             if point.status is PointStatus.MEASURED:
-                convention = plan.config.bandwidth_convention
+                convention = plan.options.bw_convention
                 metrics = bench_metrics(point, plan.rank_count, convention)
             record = self._record(point.operation, point.started_at, conditions)
             reason = _one_line(point.reason)
@@ -269,8 +265,8 @@ class LaunchRecorder:
     def _record(self, operation: Operation, started_at: str, conditions: Conditions) -> BenchRecord:
         run = self._run
         return BenchRecord(
-            environment=run.machine.environment(self._request, self._facts),
-            config=run.plan.config,
+            host=run.machine,
+            facts=self._facts,
             params=run.plan.params(self._request.adapter, operation),
             place=replace(self._place, started_at=started_at),
             message_size_bytes=operation.message_bytes,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.launchers.limits import available_memory_bytes, descendants, stat_fields
-from evaluator.machine import nvidia_smi
+from evaluator.machine import file_text, nvidia_smi
 from records.machine import Conditions, GpuConditions
 
 _PRESSURE = re.compile(r"some .*total=(\d+)")
@@ -129,14 +129,6 @@ def _stall_share(first_us: int | None, last_us: int | None, wall_s: float) -> fl
 
 def _least(first: int | None, second: int | None) -> int | None:
     return min((value for value in (first, second) if value is not None), default=None)
-
-
-def file_text(path: Path) -> str:
-    """The file's text without blanks at its ends; empty where it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def _ticks(proc: Path) -> _Ticks | None:

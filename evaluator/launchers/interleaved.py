@@ -5,6 +5,7 @@ What drifts between launches, a clock or a neighbour's load, affects jobs that t
 
 import os
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -109,8 +110,7 @@ class _Slot:
         self._answers = _pipe(pipes / ANSWERS)
         self._gates = [_pipe(pipes / gate_name(rank)) for rank in range(job.world_size)]
         self._thread: Thread | None = None
-        self._result: JobResult | None = None
-        self._error: BaseException | None = None
+        self._result = Future[JobResult]()
 
     def start(self, launcher: Launcher, workdir: Path) -> None:
         """Launch the job without waiting for it."""
@@ -133,35 +133,27 @@ class _Slot:
 
     def result(self) -> JobResult:
         """Wait for the job and return how it ended; raises what its launcher raised."""
-        self._join()
-        if self._error is not None:
-            raise self._error
-        if self._result is None:
-            raise RuntimeError("the job was not started")
-        return self._result
+        return self._result.result()
 
     def close(self) -> None:
         """End the job at its next gate, and close the pipes once it has ended."""
         self.release()
-        self._join()
+        if self._thread is not None:
+            self._thread.join()
         for pipe in (self._answers, *self._gates):
             os.close(pipe)
 
     def _run(self, launcher: Launcher, workdir: Path) -> None:
         try:
-            self._result = launcher.run(self._job, workdir, lambda _phase: None)
+            self._result.set_result(launcher.run(self._job, workdir, lambda _phase: None))
         except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            self._error = error
+            self._result.set_exception(error)
         finally:
             os.write(self._answers, ENDED)
 
     def _send(self, order: bytes) -> None:
         for gate in self._gates:
             os.write(gate, order)
-
-    def _join(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
 
 
 def _pipe(path: Path) -> int:

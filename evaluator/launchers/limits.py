@@ -8,7 +8,6 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from evaluator.rank.protocol import Confinement, proc_sizes
@@ -156,14 +155,6 @@ _MEMORY_GROUPS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Overrun:
-    """A limit that a job exceeded, and the message about it."""
-
-    reason: str
-    message: str
-
-
 class Limits:
     """The limits of one job, set by what is free when it starts."""
 
@@ -193,24 +184,24 @@ class Limits:
             memory_bytes=memory_bytes, file_bytes=self._disk_bytes, cores=self._cores
         )
 
-    def overrun(self, living: Callable[[], Sequence[int]]) -> Overrun | None:
-        """What the job has taken too much of; `living` gives its processes."""
+    def overrun(self, living: Callable[[], Sequence[int]]) -> tuple[str, str] | None:
+        """The limit that the job exceeded, and a message; `living` returns its processes."""
         return self._memory_overrun(living) or self._disk_overrun()
 
-    def _memory_overrun(self, living: Callable[[], Sequence[int]]) -> Overrun | None:
+    def _memory_overrun(self, living: Callable[[], Sequence[int]]) -> tuple[str, str] | None:
         free_bytes = free_memory_bytes()
         if free_bytes >= MEMORY_FLOOR_BYTES:
             return None
         held_bytes = sum(map(resident_bytes, living()))
         if held_bytes < self._share_bytes:
             return None  # other programs took it
-        return Overrun(
+        return (
             "out_of_memory",
             f"the job held {_mebibytes(held_bytes)} of memory, "
             f"{_mebibytes(free_bytes)} were left on the machine",
         )
 
-    def _disk_overrun(self) -> Overrun | None:
+    def _disk_overrun(self) -> tuple[str, str] | None:
         started_s = time.monotonic()
         if started_s < self._next_look_s:
             return None
@@ -219,7 +210,7 @@ class Limits:
         self._next_look_s = now_s + (now_s - started_s) / LOOK_SHARE
         if taken_bytes <= self._disk_bytes:
             return None
-        return Overrun(
+        return (
             "disk_quota",
             f"the job's files took {_mebibytes(taken_bytes)}, it may have "
             f"{_mebibytes(self._disk_bytes)}",

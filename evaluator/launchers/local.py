@@ -136,8 +136,6 @@ def _start_ticks(pid: int) -> str | None:
 
 OVERRUN_S = 60.0
 POLL_S = 0.05
-FAILED_GRACE_S = 5.0
-TERM_GRACE_S = 2.0
 
 
 class LocalLauncher:
@@ -146,8 +144,7 @@ class LocalLauncher:
     `environment` is all that jobs see of ours; the caller has taken the secrets out. To it come
     thread counts, a temporary folder for each launch, one for compiled code that outlives it, and
     in each warm rank RANK, LOCAL_RANK, WORLD_SIZE and CCLSEARCH_INIT_METHOD. The files of one job
-    may take `disk_bytes`. A command whose ranks have all left an error has `failed_grace_s` to end,
-    and what is ended has `term_grace_s` until it is killed.
+    may take `disk_bytes`.
     """
 
     def __init__(
@@ -155,9 +152,6 @@ class LocalLauncher:
         environment: Mapping[str, str],
         threads_per_rank: int,
         disk_bytes: int = DISK_BYTES,
-        *,
-        failed_grace_s: float = FAILED_GRACE_S,
-        term_grace_s: float = TERM_GRACE_S,
     ) -> None:
         threads = str(threads_per_rank)
         self._temporary = environment.get("TMPDIR", tempfile.gettempdir())
@@ -174,7 +168,6 @@ class LocalLauncher:
             **self._threads,
         }
         self._disk_bytes = disk_bytes
-        self._graces_s = {"failed_grace_s": failed_grace_s, "term_grace_s": term_grace_s}
         self._supervisor: Connection | None = None
         self._stopped = Event()
 
@@ -242,7 +235,6 @@ class LocalLauncher:
             "disk_bytes": self._disk_bytes,
             "maps_freely": job.maps_freely,
             "cores": job.cores,
-            **self._graces_s,
         }
 
 

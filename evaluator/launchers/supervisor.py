@@ -175,8 +175,6 @@ class Launch(TypedDict):
     disk_bytes: int
     maps_freely: bool
     cores: list[int]
-    failed_grace_s: float
-    term_grace_s: float
 
 
 class LostError(Exception):
@@ -218,7 +216,6 @@ def run_launch(
         terms = Terms(
             deadline_s=started_s + launch["timeout_s"],
             hang_after_s=launch["hang_after_s"],
-            failed_grace_s=launch["failed_grace_s"],
             limits=limits,
             all_failed=lambda: all((folder / error_name(rank)).exists() for rank in ranks),
         )
@@ -232,7 +229,7 @@ def run_launch(
                 world_size=launch["world_size"],
                 environment=launch["environment"],
             )
-        watch.end(launch["term_grace_s"])
+        watch.end()
     kills_now = memory_kill_count()
     return {
         "reason": over.reason,

@@ -35,6 +35,30 @@ class Heartbeat:
     at_s: float
 
 
+class GrowingFile:
+    """The lines that came to a file since the last look; a line that is not whole waits.
+
+    A line is left out where `most_bytes`, the most that is read in a look, do not hold it.
+    """
+
+    def __init__(self, path: Path, most_bytes: int = -1) -> None:
+        self._path = path
+        self._most_bytes = most_bytes
+        self._read_bytes = 0
+
+    def new_lines(self) -> list[bytes]:
+        """Lines that are whole now; none where there is no file."""
+        if not self._path.is_file():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read_bytes)
+            piece = file.read(self._most_bytes)
+        whole, newline, _ = piece.rpartition(b"\n")
+        is_full = not newline and len(piece) == self._most_bytes
+        self._read_bytes += len(piece if is_full else whole + newline)
+        return whole.splitlines()
+
+
 class Heartbeats:
     """One rank's heartbeats: the last one, and the longest time between two that it has shown."""
 
@@ -42,22 +66,12 @@ class Heartbeats:
         self.rank = rank
         self.last: Heartbeat | None = None
         self.longest_step_s = 0.0
-        self._path = folder / progress_name(rank)
         self._started_s = time.monotonic()
-        self._read_bytes = 0
+        self._file = GrowingFile(folder / progress_name(rank), READ_BYTES)
 
     def read(self) -> Iterator[Heartbeat]:
         """Beats that came since the last look."""
-        if not self._path.is_file():
-            return
-        with self._path.open("rb") as file:
-            file.seek(self._read_bytes)
-            piece = file.read(READ_BYTES)
-        whole, newline, _ = piece.rpartition(b"\n")
-        self._read_bytes += len(whole) + len(newline)
-        if not newline and len(piece) == READ_BYTES:
-            self._read_bytes += len(piece)  # no beat is as long as that
-        for line in whole.splitlines():
+        for line in self._file.new_lines():
             beat = self._parse(line)
             if beat is not None:
                 self._note(beat)
@@ -158,6 +172,9 @@ class Log:
 
 LOOK_EVERY_S = 0.5
 PEER_GRACE_S = 1.0
+FAILED_GRACE_S = 5.0
+"""Time that a command has to end, and say why, once all of its ranks have left an error."""
+TERM_GRACE_S = 2.0
 KILL_LIMIT_S = 20.0
 END_POLL_S = 0.01
 
@@ -191,14 +208,10 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What a job is held to; its deadline is on the monotonic clock.
-
-    A command whose ranks have all left an error has `failed_grace_s` to end, and say why.
-    """
+    """What a job is held to; its deadline is on the monotonic clock."""
 
     deadline_s: float
     hang_after_s: float | None
-    failed_grace_s: float
     limits: Limits
     all_failed: Callable[[], bool]
     """Whether every rank has said that it failed; some commands then lock up."""
@@ -264,7 +277,7 @@ class Watch:
                 return over
         return JobEnd(reason="rank_failed" if failed else "finished")
 
-    def end(self, grace_s: float) -> None:
+    def end(self) -> None:
         """End what is left of the job, and kill what does not end within the grace.
 
         Raises `TimeoutError` when the kernel does not let a process go.
@@ -273,7 +286,7 @@ class Watch:
         self._ending = True
         for pid in self.living():
             send_signal(pid, signal.SIGTERM)
-        deadline_s = time.monotonic() + grace_s
+        deadline_s = time.monotonic() + TERM_GRACE_S
         while self._left() and time.monotonic() < deadline_s:
             self._serve(END_POLL_S)
         deadline_s = time.monotonic() + KILL_LIMIT_S
@@ -300,10 +313,10 @@ class Watch:
             return JobEnd(reason="hang")
         if self._failed_since_s is None and terms.all_failed():
             self._failed_since_s = now_s
-        if self._failed_since_s is not None and now_s - self._failed_since_s > terms.failed_grace_s:
+        if self._failed_since_s is not None and now_s - self._failed_since_s > FAILED_GRACE_S:
             return JobEnd(reason="rank_failed")
         overrun = terms.limits.overrun(self.living)
-        return JobEnd(reason=overrun.reason, message=overrun.message) if overrun else None
+        return JobEnd(reason=overrun[0], message=overrun[1]) if overrun else None
 
     def _left(self) -> list[int]:
         """Children of ours that are the job's and live, once those that ended are reaped."""

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -124,7 +125,7 @@ class Context(Generic[JobT_co]):
         """What the hardware calls itself."""
         if self.device.type == "cuda":
             return torch.cuda.get_device_name(self.device)
-        return cpu_model()
+        return cpu_model() or platform.machine()
 
 
 RankContext: TypeAlias = Context[Job]

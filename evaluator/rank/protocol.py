@@ -13,7 +13,6 @@ import ctypes
 import faulthandler
 import json
 import os
-import platform
 import re
 import resource
 import signal
@@ -242,13 +241,13 @@ def proc_sizes(path: Path) -> Mapping[str, int]:
     return {}
 
 
-def cpu_model() -> str:
-    """Return what the processor calls itself, or else its architecture."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
+def cpu_model(root: Path = Path("/")) -> str | None:
+    """Return what the processor calls itself; None where /proc below `root` does not say."""
+    with suppress(OSError):
+        text = (root / "proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r"^model name\s*:(.*)$", text, re.MULTILINE)
+        return found[1].strip() if found else None
+    return None
 
 
 def _lower(limit: int, to: int) -> None:

@@ -44,14 +44,12 @@ class Verdict(StrEnum):
 class LaunchValue:
     """One launch's value, lower is better; `mean` is the same from the mean of its steps.
 
-    `steady` is whether its steps settled. `channel` is a second account of the same work (cycles,
-    CPU seconds) that can veto a verdict and never makes one.
+    `steady` is whether its steps settled.
     """
 
     value: float
     mean: float | None = None
     steady: bool = True
-    channel: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,15 +136,13 @@ def decide(
     rule: DecisionRule = STANDARD_RULE,
     *,
     noise: Noise | None = None,
-    self_test: Sequence[Round] = (),
 ) -> Comparison:
     """Decide whether a candidate is faster than an anchor after these rounds.
 
     `noise` from other launches of the same machine lets few rounds decide; without it at least two
-    are needed. `self_test` are rounds of the anchor against itself: a difference found there
-    forbids any other claim.
+    are needed.
     """
-    found = _decided(rounds, rule, noise, self_test)
+    found = _decided(rounds, rule, noise)
     return replace(found, disturbed_count=sum(r.disturbed for r in rounds))
 
 
@@ -219,9 +215,7 @@ def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
     return Noise(sd=math.sqrt(2 * squares / freedom), freedom=freedom) if freedom else None
 
 
-def _decided(
-    rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None, self_test: Sequence[Round]
-) -> Comparison:
+def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -> Comparison:
     if not rounds:
         return Comparison(verdict=Verdict.UNKNOWN, reason="no_samples")
     if not all(_usable(side.value) for r in rounds for side in (r.candidate, r.anchor)):
@@ -238,8 +232,6 @@ def _decided(
     verdict, reason = _judge(interval, rule, len(rounds))
     if verdict is not Verdict.UNDECIDED:
         veto = _veto(rounds, interval, rule)
-        if self_test and decide(self_test, rule).verdict in (Verdict.FAST, Verdict.SLOW):
-            veto = "self_test_failed"
         verdict, reason = (Verdict.UNDECIDED, veto) if veto else (verdict, reason)
     return Comparison(
         verdict=verdict,
@@ -331,24 +323,17 @@ def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> s
     last = rounds[-1]
     if not (last.candidate.steady and last.anchor.steady):
         return "not_steady"
-    if _contradicts(rounds, interval, rule, lambda launch: launch.mean):
+    if _means_contradict(rounds, interval, rule):
         return "centre_disagreement"
-    if _contradicts(rounds, interval, rule, lambda launch: launch.channel):
-        return "channel_disagrees"
     return "order_effect" if _order_matters(rounds) else None
 
 
-def _contradicts(
-    rounds: Sequence[Round],
-    interval: _Interval,
-    rule: DecisionRule,
-    account: Callable[[LaunchValue], float | None],
-) -> bool:
-    """Whether another account of the same launches points the other way, by more than the band."""
-    values = [account(side) for r in rounds for side in (r.candidate, r.anchor)]
+def _means_contradict(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> bool:
+    """Whether the means of the same launches point the other way, by more than the band."""
+    values = [side.mean for r in rounds for side in (r.candidate, r.anchor)]
     if not all(value is not None and _usable(value) for value in values):
         return False
-    other = float(_logs(rounds, account).mean())
+    other = float(_logs(rounds, lambda launch: launch.mean).mean())
     return abs(other) > rule.band and abs(interval.mean) > rule.band and other * interval.mean < 0
 
 

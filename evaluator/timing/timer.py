@@ -93,7 +93,7 @@ class Timer:
             threshold, min_run_time=min_run_time_s, max_run_time=max_run_time_s
         )
         timing = self._timing(found)
-        met = len(timing.times) >= LEAST_BLOCKS and timing.meets_confidence(threshold)
+        met = len(timing.times) >= LEAST_BLOCKS and timing.relative_iqr < threshold
         return timing if met else replace(timing, unmet_threshold=threshold)
 
     def _timing(self, found: Measurement) -> Timing:

@@ -1,24 +1,18 @@
 """Timings of a statement: blocks of calls by launch, what they show, and how they are written.
 
 Samples of one launch share its luck, so with several launches only their medians count as
-independent; merging therefore keeps launches separate. Times are written in no more digits than are
-known.
+independent; merging therefore keeps launches separate.
 """
 
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from pydantic import ConfigDict
 
 from evaluator.timing.decision import Spread, order_interval, spread
-from records.study import Value
-
-MOST_FIGURES = 4
-LEAST_UNCERTAINTY_S = 25e-9
-"""No clock that is read around a call knows it better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,38 +37,9 @@ def select_unit(seconds: float) -> Unit:
     return next((unit for unit in UNITS if abs(seconds) >= unit.size_s), UNITS[-1])
 
 
-def trim(value: float, figures: int) -> float:
-    """Round to a number of significant figures."""
-    rounded = float(_scientific(value, figures))
-    return rounded if math.isfinite(rounded) else value  # the largest float has no room above it
-
-
-def decimals(value: float, figures: int) -> int:
-    """Count the digits after the point that show a value to `figures` figures."""
-    exponent = int(_scientific(value, figures).partition("e")[2])
-    return max(figures - 1 - exponent, 0)
-
-
-def known_figures(value: float, uncertainty: float) -> int:
-    """Count the figures of a time that its uncertainty leaves: 1 to 4."""
-    known = math.floor(math.log10(value / max(uncertainty, LEAST_UNCERTAINTY_S)))
-    return min(max(known, 1), MOST_FIGURES)
-
-
-def _scientific(value: float, figures: int) -> str:
-    if figures < 1 or not math.isfinite(value):
-        raise ValueError(
-            f"{value} cannot have {figures} figures; give a finite number and 1 or more"
-        )
-    return f"{value:.{figures - 1}e}"
-
-
 STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 FLUCTUATION, DISTURBANCE = 0.10, 0.25
 """Interquartile range over median from which samples deserve a warning, and a strong one."""
-
-MIDDLE_HALF_Z = 1.645
-"""Two-sided 90 % of a normal distribution, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +101,6 @@ class Timing:
     number_per_run: int
     launches: tuple[LaunchTimes, ...]
     unmet_threshold: float | None = None
-    metadata: Mapping[str, Value] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.number_per_run < 1:
@@ -192,37 +156,18 @@ class Timing:
         return Spread(centre=self.median, low=low, high=high, launch_count=1)
 
     @property
-    def significant_figures(self) -> int | None:
-        """How many figures of the median are known, 1 to 4; None if the spread hides it."""
-        if len(self.launches) > 1:
-            told = self.estimate
-            if told.low is None or told.high is None:
-                return None
-            return known_figures(told.centre, (told.high - told.low) / 2)
-        ordered = sorted(self.times)
-        middle = ordered[len(ordered) // 4 : math.ceil(3 * len(ordered) / 4)]
-        if middle[0] == middle[-1]:
-            return None
-        error = MIDDLE_HALF_Z * statistics.pstdev(middle) / math.sqrt(len(middle))
-        return known_figures(self.median, error)
-
-    @property
     def warnings(self) -> tuple[str, ...]:
         """What to keep in mind about these times, as text."""
         said = []
         share = f"the interquartile range is {self.relative_iqr:.1%} of the median"
-        if not self.meets_confidence(DISTURBANCE):
+        if self.relative_iqr >= DISTURBANCE:
             said.append(f"{share}: something else keeps this machine busy")
-        elif not self.meets_confidence(FLUCTUATION):
+        elif self.relative_iqr >= FLUCTUATION:
             said.append(f"{share}: times fluctuate")
         if self.unmet_threshold is not None:
             limit = f"{self.unmet_threshold:.1%} of the median"
             said.append(f"time was up before the interquartile range fell below {limit}")
         return tuple(said)
-
-    def meets_confidence(self, threshold: float = FLUCTUATION) -> bool:
-        """Whether the interquartile range is below this share of the median."""
-        return self.relative_iqr < threshold
 
     def __str__(self) -> str:
         told = self.estimate
@@ -253,10 +198,7 @@ class Timing:
 
 
 def merge(timings: Iterable[Timing]) -> list[Timing]:
-    """Bring replicates of a task together, first seen first; launches of one name become one.
-
-    What has replicates loses its metadata, which may differ between them.
-    """
+    """Bring replicates of a task together, first seen first; launches of one name become one."""
     replicates: dict[Task, list[Timing]] = {}
     for timing in timings:
         replicates.setdefault(timing.task, []).append(timing)

@@ -52,15 +52,15 @@ def _takes_distributed_data_parallel(config: Config) -> bool:
 
 
 def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh) -> nn.Module:
+    group = replicas.get_group()
     replica = DistributedDataParallel(
         model,
-        process_group=replicas.get_group(),
+        process_group=group,
         forward_sync_buffers=False,
         bucket_cap_mb=config.ddp_bucket_mib,
         gradient_as_bucket_view=config.ddp_bucket_view,
         static_graph=config.ddp_static_graph,
     )
-    group = replicas.get_group()
     match config.ddp_comm_hook:
         case CommHook.FP16:
             replica.register_comm_hook(group, default_hooks.fp16_compress_hook)
@@ -77,12 +77,10 @@ def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh
 
 
 def _replicate(model: Decoder, config: Config, layout: Layout, replicas: DeviceMesh) -> nn.Module:
-    experts = apply_expert_data_parallel(
-        model, config, layout, MixedPrecisionPolicy(), reshard=False
-    )
-    for block in model.blocks:
-        replicate(block, mesh=replicas, ignored_params=experts)
-    replicate(model, mesh=replicas, ignored_params=experts)
+    policy = MixedPrecisionPolicy()
+    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=False)
+    for module in (*model.blocks, model):
+        replicate(module, mesh=replicas, ignored_params=experts)
     return _sum_only(model, replicas)
 
 
@@ -93,18 +91,11 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     mesh = shards if replicas is None else DeviceMesh._concatenate([replicas, shards])
     policy = MixedPrecisionPolicy(reduce_dtype=_REDUCTIONS[config.fsdp_reduction])
     experts = apply_expert_data_parallel(model, config, layout, policy, reshard=config.reshards)
+    shard = partial(fully_shard, mesh=mesh, mp_policy=policy, ignored_params=experts)
     for block in model.blocks:
-        fully_shard(
-            block,
-            mesh=mesh,
-            mp_policy=policy,
-            reshard_after_forward=config.reshards,
-            ignored_params=experts,
-        )
+        shard(block, reshard_after_forward=config.reshards)
     # What only the root holds is needed again immediately, by the backward pass.
-    fully_shard(
-        model, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=experts
-    )
+    shard(model, reshard_after_forward=False)
     _prefetch(model, config.fsdp_prefetch)
     return _sum_only(model, mesh)
 

@@ -1,6 +1,7 @@
 """Pipeline parallelism: which stages a rank holds, and the order in which it works on them."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.distributed.pipelining.schedules import (
     get_schedule_class,
 )
 
-from evaluator.rank.job import Job, Schedule
+from evaluator.rank.job import Config, Job, Schedule, Workload
 from evaluator.workloads.model import MicroBatchLoss, Stage
 
 
@@ -32,15 +33,15 @@ class Pipeline:
         self._loss = loss
         self._takes_tokens = any(stage.is_first for stage in models)
         self._gives_loss = any(stage.is_last for stage in models)
-        borders = _Borders(job, dtype)
+        tokens, hidden, logits = _borders(job.workload, job.config, dtype)
         stages = [
             PipelineStage(
                 model,
                 stage.number,
                 stage.count,
                 device,
-                input_args=borders.before(stage),
-                output_args=borders.after(stage),
+                input_args=tokens if stage.is_first else hidden,
+                output_args=logits if stage.is_last else hidden,
                 group=ranks.get_group(),
             )
             for stage, model in models.items()
@@ -79,28 +80,16 @@ def _schedule(
     return schedule
 
 
-class _Borders:
-    """What crosses the borders of stages, so that no pass is spent on finding out."""
-
-    def __init__(self, job: Job, dtype: torch.dtype) -> None:
-        workload, config = job.workload, job.config
-        self._dtype = dtype
-        batch, length = config.micro_batch, workload.sequence_length // config.cp
-        sequence_ranks = config.tp if config.sequence_parallel else 1
-        vocabulary_ranks = config.tp if config.loss_parallel else 1
-        self._tokens = (batch, length)
-        self._hidden = (batch, length // sequence_ranks, workload.hidden_size)
-        self._logits = (batch, length, workload.vocab_size // vocabulary_ranks)
-
-    def before(self, stage: Stage) -> Tensor:
-        """What goes into a stage, without its numbers."""
-        if stage.is_first:
-            return torch.empty(self._tokens, dtype=torch.long, device="meta")
-        return self._floating(self._hidden)
-
-    def after(self, stage: Stage) -> Tensor:
-        """What comes out of a stage, without its numbers."""
-        return self._floating(self._logits if stage.is_last else self._hidden)
-
-    def _floating(self, shape: tuple[int, ...]) -> Tensor:
-        return torch.empty(shape, dtype=self._dtype, device="meta", requires_grad=True)
+def _borders(
+    workload: Workload, config: Config, dtype: torch.dtype
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, hidden states and logits without their numbers: no pass is spent on finding out."""
+    batch, length = config.micro_batch, workload.sequence_length // config.cp
+    sequence_ranks = config.tp if config.sequence_parallel else 1
+    vocabulary_ranks = config.tp if config.loss_parallel else 1
+    empty = partial(torch.empty, dtype=dtype, device="meta", requires_grad=True)
+    return (
+        torch.empty(batch, length, dtype=torch.long, device="meta"),
+        empty(batch, length // sequence_ranks, workload.hidden_size),
+        empty(batch, length, workload.vocab_size // vocabulary_ranks),
+    )

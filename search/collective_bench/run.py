@@ -15,7 +15,6 @@ from evaluator.bench.record import (
     ResultFiles,
     terminal_header,
     terminal_row,
-    this_machine,
 )
 from evaluator.bench.request import BenchContext, BenchPlan, OptionFault, read_plan
 from evaluator.bench.run import (
@@ -26,7 +25,7 @@ from evaluator.bench.run import (
     choose_adapters,
 )
 from evaluator.launchers.local import LocalLauncher
-from evaluator.machine import local_gpus
+from evaluator.machine import local_gpus, this_machine
 from evaluator.rank.job import JobError
 from evaluator.rank.main import read_rank_numbers
 from evaluator.timing.bench_csv import ABSENT
@@ -72,18 +71,18 @@ def heading(collective: str) -> str:
 
 def launch_words(record: BenchRecord) -> str:
     """What all rows of a launch have in common and no column shows."""
-    environment, params = record.environment, record.params
-    backend = f"{environment.comm_backend_name} {environment.comm_backend_version or ''}".rstrip()
+    found, params = record.facts, record.params
+    backend = f"{found.backend_name} {found.backend_version or ''}".rstrip()
     facts = (
-        f"{environment.comm_adapter_name} on {backend}",
-        f"{environment.device_type} {environment.device_name or ABSENT}",
-        f"torch {environment.torch_version}",
+        f"{params.comm_adapter} on {backend}",
+        f"{params.device} {found.device_name or ABSENT}",
+        f"torch {found.torch_version}",
         params.dispatch_mode,
         f"warmup {params.warmup_iterations}",
         f"iters {params.measure_iterations}",
         f"sync interval {params.sync_interval}",
-        f"bandwidth by {record.config.bandwidth_convention}",
-        f"round {record.place.round + 1} of {record.config.rounds}",
+        f"bandwidth by {params.bandwidth_convention}",
+        f"round {record.place.round + 1} of {record.place.round_count}",
     )
     return ", ".join(facts)
 
@@ -99,14 +98,14 @@ class Output:
 
     def __init__(self, plan: BenchPlan, choice: AdapterChoice, *, as_json: bool) -> None:
         self.bad: list[BenchRecord] = []
-        self._quiet, self._as_json = plan.config.quiet, as_json
+        self._quiet, self._as_json = plan.options.quiet, as_json
         self._table = Table()
         self._files: dict[str, ResultFiles] = {}
-        if plan.config.csv_enabled:
+        if plan.options.csv:
             for request in choice.requests:
                 adapter = request.adapter.value
                 files = ResultFiles(
-                    _folder(plan, adapter), adapter=adapter, swept=plan.config.run_all_reduce_ops
+                    _folder(plan, adapter), adapter=adapter, swept=plan.sweeps_reductions
                 )
                 files.check(plan.file_names)
                 self._files[adapter] = files
@@ -137,10 +136,10 @@ class Output:
 
 def _folder(plan: BenchPlan, adapter: str) -> Path:
     """Where an adapter's files go; a folder for each where all are measured."""
-    if plan.config.output_dir is None:
+    if plan.options.output_dir is None:
         return Path(adapter)
-    root = Path(plan.config.output_dir)
-    return root / adapter if plan.config.run_all_comm_adapters else root
+    root = Path(plan.options.output_dir)
+    return root / adapter if plan.options.all_adapters else root
 
 
 def _wrong(record: BenchRecord) -> str:

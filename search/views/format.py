@@ -330,10 +330,8 @@ REASONS = {
     "bad_time": "only positive values can be compared as a ratio",
     "not_steady": "the steps of the last round had not settled",
     "centre_disagreement": "medians and means of the steps point in different directions",
-    "channel_disagrees": "time and work point in different directions",
     "order_effect": "it matters which of them is launched first",
     "lost_among_many": "among this many comparisons chance alone makes one look like this",
-    "self_test_failed": "a configuration differs from itself here",
 }
 
 

@@ -3,18 +3,18 @@
 from collections.abc import Sequence
 
 from evaluator.bench.record import (
-    BenchConfig,
     BenchParams,
     BenchRecord,
-    EnvInfo,
     LaunchPlace,
     bench_metrics,
 )
+from evaluator.machine import Host
 from evaluator.workloads.collectives.operations import (
     Collective,
     Operation,
     PointSamples,
     PointStatus,
+    SweepFacts,
 )
 
 
@@ -37,21 +37,17 @@ def record(
         block_ns=tuple(map(tuple, block_ns)),
     )
     return BenchRecord(
-        environment=EnvInfo(
-            device_type="cpu",
+        host=Host(host="here", core_count=4, kernel="6.0"),
+        facts=SweepFacts(
             device_name=None,
             torch_version="2.13.0",
             torchcomms_version=None,
-            comm_adapter_name=adapter,
-            comm_backend_name="gloo",
-            comm_backend_version=None,
-            host="here",
-            core_count=4,
-            kernel="6.0",
+            backend_name="gloo",
+            backend_version=None,
         ),
-        config=BenchConfig(),
         params=BenchParams(
             comm_adapter=adapter,
+            device="cpu",
             collective_name=done.collective.value,
             num_ranks=len(block_ns) or 2,
             dtype=done.dtype.value,
@@ -60,11 +56,13 @@ def record(
             warmup_iterations=5,
             measure_iterations=20,
             sync_interval=10,
+            bandwidth_convention="nccl-tests",
         ),
         place=LaunchPlace(
             run_id=run_id,
             launch_id=f"{run_id}-{round_}",
             round=round_,
+            round_count=1,
             order=0,
             started_at=samples.started_at,
         ),

@@ -32,7 +32,7 @@ _LISTED_OUTPUTS: Final = (Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collecti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The place of this process in the group, and what carries the bytes of the group."""
+    """The place of this process in the group, and what carries its bytes: gloo, Open MPI..."""
 
     rank: int
     size: int
@@ -67,18 +67,6 @@ class CommAdapter(ABC):
         if self._membership is None:
             raise RuntimeError(f"{self.name} is in no group: call init first")
         return self._membership
-
-    def get_rank(self) -> int:
-        """Number of this rank."""
-        return self.membership.rank
-
-    def get_size(self) -> int:
-        """How many ranks there are."""
-        return self.membership.size
-
-    def get_backend(self) -> str:
-        """What carries the bytes: gloo, nccl, Open MPI..."""
-        return self.membership.backend
 
     @abstractmethod
     def get_backend_version(self) -> str | None:

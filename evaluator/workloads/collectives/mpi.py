@@ -110,9 +110,11 @@ class MpiAdapter(CommAdapter):
         method = f"I{name}" if async_op else name.capitalize()
         call = self._call(method, self._arguments(operation, tensors), tensors)
         averages = operation.reduces and operation.reduce_op is ReduceOp.AVG
-        if not averages or (operation.collective is Collective.REDUCE and self.get_rank() != ROOT):
+        if not averages or (
+            operation.collective is Collective.REDUCE and self.membership.rank != ROOT
+        ):
             return call
-        divide = partial(tensors.outputs[0].div_, self.get_size())
+        divide = partial(tensors.outputs[0].div_, self.membership.size)
         return (lambda: Then(call(), divide)) if async_op else _average(call, divide)
 
     def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
@@ -133,7 +135,7 @@ class MpiAdapter(CommAdapter):
     def _arguments(self, operation: Operation, tensors: Tensors) -> tuple[object, ...]:
         """Arguments in MPI's order: what is sent, what is received, reduction and root."""
         output, source = self._spec(tensors.outputs), self._spec(tensors.inputs)
-        at_root = self.get_rank() == ROOT
+        at_root = self.membership.rank == ROOT
         in_place = self._mpi.IN_PLACE
         match operation.collective:
             case Collective.BARRIER:

@@ -84,12 +84,12 @@ def gather_numbers(
 ) -> tuple[tuple[int, ...], ...]:
     """Give every rank's numbers to all ranks; each gives equally many, and at least one."""
     own = torch.tensor(numbers, dtype=torch.int64, device=device)
-    everyones = own.new_empty(adapter.get_size() * len(numbers))
+    everyones = own.new_empty(adapter.membership.size * len(numbers))
     operation = Operation(
         collective=Collective.ALL_GATHER_SINGLE, size_bytes=own.nbytes, dtype=DType.INT64
     )
     adapter.run_collective(operation, Tensors(inputs=(own,), outputs=(everyones,)))
-    of_ranks: list[list[int]] = everyones.view(adapter.get_size(), len(numbers)).tolist()
+    of_ranks: list[list[int]] = everyones.view(adapter.membership.size, len(numbers)).tolist()
     return tuple(tuple(of_rank) for of_rank in of_ranks)
 
 
@@ -130,7 +130,7 @@ def run_bench_sweep(
     for number, operation in enumerate(request.operations):
         with watch(number, operation):
             point = sweep.point(operation)
-        if adapter.get_rank() == 0:
+        if adapter.membership.rank == 0:
             on_point(point)
 
 
@@ -172,12 +172,12 @@ class _Sweep:
         )
 
     def _require_partner(self, operation: Operation) -> None:
-        if operation.collective is Collective.SEND_RECV and self._adapter.get_size() == 1:
+        if operation.collective is Collective.SEND_RECV and self._adapter.membership.size == 1:
             raise _NotMeasuredError(PointStatus.SKIPPED, "a single rank has no partner to send to")
 
     def _require_right_result(self, operation: Operation) -> None:
         """Make one call with values that differ between ranks."""
-        rank, size = self._adapter.get_rank(), self._adapter.get_size()
+        rank, size = self._adapter.membership.rank, self._adapter.membership.size
 
         def filled() -> Tensors:
             tensors = tensors_for(operation, rank, size, self._device)
@@ -192,7 +192,7 @@ class _Sweep:
 
     def _own_ns(self, operation: Operation) -> list[int]:
         """How long each block took on this rank, with values that calls leave as they are."""
-        rank, size = self._adapter.get_rank(), self._adapter.get_size()
+        rank, size = self._adapter.membership.rank, self._adapter.membership.size
         tensors = self._with_room(lambda: tensors_for(operation, rank, size, self._device))
         block = self._block(operation, tensors)
         block(self._request.warmup_iterations)
@@ -212,7 +212,7 @@ class _Sweep:
             if not _is_of_memory(error):
                 raise
             line = str(error).partition("\n")[0] or "no memory is left"
-            lack = f"rank {self._adapter.get_rank()}: {line}"
+            lack = f"rank {self._adapter.membership.rank}: {line}"
         self._agree(PointStatus.FAILED, lack)
         return made
 
@@ -371,7 +371,7 @@ def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:
         device_name=torch.cuda.get_device_name(device) if on_cuda else None,
         torch_version=torch.__version__,
         torchcomms_version=getattr(torchcomms, "__version__", None),
-        backend_name=adapter.get_backend(),
+        backend_name=adapter.membership.backend,
         backend_version=adapter.get_backend_version(),
     )
 

@@ -172,7 +172,6 @@ def test_without_options_it_is_a_sum_of_four_bytes_to_64_mebibytes():
 
     assert [operation.size_bytes for operation in found.operations] == [4 << n for n in range(25)]
     assert {operation.reduce_op for operation in found.operations} == {ReduceOp.SUM}
-    assert (found.config.min_size, found.config.max_size) == (4, 64 << 20)
     assert (found.rank_count, found.adapters, found.file_names) == (2, (), ("all_reduce.csv",))
 
 

@@ -4,23 +4,9 @@ import subprocess
 
 import pytest
 
-from evaluator.bench.record import this_machine
-from evaluator.rank.job import DeviceKind
-from evaluator.workloads.collectives.operations import (
-    AdapterName,
-    Collective,
-    Operation,
-    SweepFacts,
-    SweepRequest,
-)
+from evaluator.machine import this_machine
 
 ID = "0123456789abcdef" * 4
-REQUEST = SweepRequest(
-    adapter=AdapterName.C10D,
-    backend="gloo",
-    device=DeviceKind.CPU,
-    operations=(Operation(collective=Collective.BARRIER, size_bytes=0),),
-)
 
 
 @pytest.fixture
@@ -80,20 +66,3 @@ def test_the_commit_is_that_of_the_working_tree(tmp_path):
 
     told = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     assert this_machine(tmp_path).commit == told.stdout.strip()
-
-
-def test_ranks_tell_the_rest_if_they_came_to_that(tmp_path):
-    facts = SweepFacts(
-        device_name="GPU",
-        torch_version="9.9",
-        torchcomms_version="1",
-        backend_name="other",
-        backend_version="2",
-    )
-    machine = this_machine(tmp_path)
-
-    told, silent = machine.environment(REQUEST, facts), machine.environment(REQUEST, None)
-    assert (told.device_name, told.torch_version, told.comm_backend_name) == ("GPU", "9.9", "other")
-    assert (silent.device_name, silent.comm_backend_name) == (None, "gloo")
-    assert silent.torch_version.startswith("2.")
-    assert told.host == silent.host

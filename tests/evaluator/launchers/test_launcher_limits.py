@@ -115,9 +115,9 @@ def test_a_job_that_holds_what_the_machine_lacks_is_told_to_end(tmp_path, monkey
 
     overrun = few_bytes_each.overrun(lambda: [os.getpid()])
 
-    assert overrun.reason == "out_of_memory"
+    assert overrun[0] == "out_of_memory"
     assert re.fullmatch(
-        r"the job held \d+ MiB of memory, \d+ MiB were left on the machine", overrun.message
+        r"the job held \d+ MiB of memory, \d+ MiB were left on the machine", overrun[1]
     )
     assert len(held) > limits.LEAST_SHARE_BYTES
 

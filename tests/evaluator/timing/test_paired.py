@@ -139,20 +139,15 @@ def test_rounds_that_had_not_settled_at_the_end_prove_nothing():
     assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, "not_steady")
 
 
-@pytest.mark.parametrize(
-    ("account", "reason"), [("mean", "centre_disagreement"), ("channel", "channel_disagrees")]
-)
-def test_another_account_that_points_the_other_way_vetoes(account, reason):
+def test_means_that_point_the_other_way_veto():
     pairs = [
-        Round(
-            candidate=LaunchValue(value=0.5, **{account: 1.2}),
-            anchor=LaunchValue(value=1.0, **{account: 1}),
-        )
+        Round(candidate=LaunchValue(value=0.5, mean=1.2), anchor=LaunchValue(value=1.0, mean=1))
     ] * 4
-    assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, reason)
+    found = decide(pairs, ONCE)
+    assert (found.verdict, found.reason) == (UNDECIDED, "centre_disagreement")
 
 
-def test_another_account_cannot_make_a_verdict():
+def test_means_cannot_make_a_verdict():
     pairs = [
         Round(candidate=LaunchValue(value=1.0, mean=0.5), anchor=LaunchValue(value=1.0, mean=1.0))
     ] * 4
@@ -168,12 +163,6 @@ def test_rounds_that_depend_on_who_is_first_prove_nothing():
     rule = DecisionRule(max_rounds=6, look_often=False)
     assert decide(pairs, rule).reason == "order_effect"
     assert decide([replace(p, candidate_first=None) for p in pairs], rule).verdict is FAST
-
-
-def test_a_machine_on_which_a_configuration_differs_from_itself_proves_nothing():
-    pairs, itself = rounds([0.5] * 4, ONES), rounds([1.2] * 4, ONES)
-    assert decide(pairs, ONCE, self_test=itself).reason == "self_test_failed"
-    assert decide(pairs, ONCE, self_test=rounds(ONES, ONES)).verdict is FAST
 
 
 @given(TIMES)

@@ -56,7 +56,7 @@ def operations() -> Iterator[Operation]:
 
 def complaints(adapter: CommAdapter, operation: Operation) -> list[str]:
     """What is wrong after a call, and in float32 after a started one and after calls in a row."""
-    rank, size = adapter.get_rank(), adapter.get_size()
+    rank, size = adapter.membership.rank, adapter.membership.size
     in_float32 = operation.dtype is DType.FLOAT32
     seen = []
     for async_op in (False, True) if in_float32 else (False,):
@@ -80,7 +80,7 @@ def complaints(adapter: CommAdapter, operation: Operation) -> list[str]:
 
 def complaints_in_flight(adapter: CommAdapter, collective: Collective) -> list[str]:
     """What is wrong after three started calls that are waited for afterwards."""
-    rank, size = adapter.get_rank(), adapter.get_size()
+    rank, size = adapter.membership.rank, adapter.membership.size
     operation = Operation(collective=collective, size_bytes=MANY_BYTES)
     several = [tensors_for(operation, rank, size, CPU) for _ in range(3)]
     for tensors in several:
@@ -105,9 +105,9 @@ def try_all(adapter: CommAdapter) -> dict[str, object]:
         wrong += seen
         right += not seen
     return {
-        "rank": adapter.get_rank(),
-        "size": adapter.get_size(),
-        "backend": adapter.get_backend(),
+        "rank": adapter.membership.rank,
+        "size": adapter.membership.size,
+        "backend": adapter.membership.backend,
         "version": adapter.get_backend_version(),
         "wrong": wrong,
         "refused": refused,
@@ -140,7 +140,7 @@ def try_tunings(store: str, rank: int, size: int) -> dict[str, object]:
         adapter.init("gloo", CPU, rank, size)
         threads = thread_count() - threads_before
         wrong = [line for each in Collective for line in complaints_in_flight(adapter, each)]
-        tunings.append({"wrong": wrong, "backend": adapter.get_backend(), "threads": threads})
+        tunings.append({"wrong": wrong, "backend": adapter.membership.backend, "threads": threads})
         adapter.finalize()
         adapter.finalize()
     dist.barrier()

@@ -27,7 +27,7 @@ class Misbehaving:
 
     def resolve_collective(self, operation, tensors):
         call = self._adapter.resolve_collective(operation, tensors)
-        if operation.collective is not BAD or self.get_rank() != VICTIM:
+        if operation.collective is not BAD or self.membership.rank != VICTIM:
             return call
         return lambda: self._misdeed(call, tensors)
 

@@ -26,9 +26,7 @@ CPU = torch.device("cpu")
 ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=4)
 NOTHING = Tensors()
 VERBS: dict[str, Callable[[CommAdapter], object]] = {
-    "get_rank": lambda adapter: adapter.get_rank(),
-    "get_size": lambda adapter: adapter.get_size(),
-    "get_backend": lambda adapter: adapter.get_backend(),
+    "membership": lambda adapter: adapter.membership,
     "get_backend_version": lambda adapter: adapter.get_backend_version(),
     "get_reduce_op": lambda adapter: adapter.get_reduce_op("sum"),
     "check": lambda adapter: adapter.check(ALL_REDUCE),
@@ -70,14 +68,14 @@ def test_leaving_a_group_that_was_never_joined_does_nothing(name: AdapterName) -
 def test_a_group_that_init_made_ends_with_finalize() -> None:
     adapter = new_adapter(AdapterName.C10D)
     adapter.init("gloo", CPU, 0, 1)
-    assert (adapter.get_rank(), adapter.get_size()) == (0, 1)
+    assert (adapter.membership.rank, adapter.membership.size) == (0, 1)
 
     adapter.finalize()
     adapter.finalize()
 
     assert not dist.is_initialized()
     with pytest.raises(RuntimeError, match="call init first"):
-        adapter.get_rank()
+        _ = adapter.membership
 
 
 @pytest.mark.usefixtures("alone")

@@ -23,6 +23,7 @@ from search.views.document import (
     number,
 )
 from search.views.format import (
+    NO_CONFIG,
     author,
     centre_words,
     format_breakdown,
@@ -367,7 +368,7 @@ def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> Table
         code(_settings(trial, data)),
         *launches,
         *(metric_cell(data.metric(trial, name)) for name in metrics),
-        _remarks(trial),
+        remarks_words(trial),
         tone="best" if trial is data.best else "failed" if failed else "",
         anchor=f"trial-{trial.ordinal}",
     )
@@ -382,7 +383,9 @@ def _settings(trial: Trial, data: ReportData) -> str:
     return format_difference(trial.config, best.config)
 
 
-def _remarks(trial: Trial) -> str:
+def remarks_words(trial: Trial, *more: str) -> str:
+    """Why a trial failed; else `more` and the caveats of its result."""
     if isinstance(trial.outcome, Failed):
-        return one_line(f"{trial.outcome.kind}: {trial.outcome.message}", CAUSE_CHARS)
-    return one_line("; ".join(remarks(trial)), CAUSE_CHARS)
+        where = "" if trial.config is not None else f" {NO_CONFIG}"
+        return one_line(f"{trial.outcome.kind}: {trial.outcome.message}{where}", CAUSE_CHARS)
+    return one_line("; ".join((*more, *remarks(trial))), CAUSE_CHARS)

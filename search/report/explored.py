@@ -21,18 +21,17 @@ from search.loop.leader import FrontMember, counted, front_over, unbeaten
 from search.views.charts import (
     BestInterval,
     Ended,
-    ErrorBar,
     FrontMark,
-    ParallelAxis,
-    ParallelLine,
-    TrialMark,
+    HistoryPoint,
+    Interval,
+    TriedConfig,
+    TriedKnob,
     front_chart,
     history_chart,
     parallel_chart,
 )
 from search.views.document import thin
 from search.views.format import format_number, line_words, one_line
-from search.views.svg import scale_of
 
 MOST_REPEATS = 5000
 """The repeats of a study are read only up to this number: each is read in full."""
@@ -54,26 +53,6 @@ class Axis:
     name: str
     unit: str
     lower_is_better: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A value with its interval, which is null for a single launch."""
-
-    centre: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryPoint:
-    """A trial: its value, null where it failed; `words` describe it in one line."""
-
-    ordinal: int
-    value: float | None
-    ended: Ended
-    started_at: str
-    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,29 +106,6 @@ class StudyFront:
     is_multi_objective: bool
     shown: int
     total: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedKnob:
-    """An axis of parallel coordinates: the values that were tried, in their order."""
-
-    name: str
-    choices: tuple[Value, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedConfig:
-    """A configuration as a line: the place of its choice on each axis, null where it sets none.
-
-    `rank` is its place among all that may lead, 0 for the best and 1 for the worst.
-    """
-
-    ordinal: int
-    places: tuple[int | None, ...]
-    value: float | None
-    rank: float | None
-    ended: Ended
-    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,13 +262,10 @@ def draw_history(found: StudyHistory, most: int = MOST_POINTS) -> str:
             centre=again.centre,
             low=again.low,
             high=again.high,
-            tip=f"trial {found.best} over all its launches: {format_number(again.centre)}",
+            tip=f"trial {found.best} over all its launches: {interval_words(again)}",
         )
     return history_chart(
-        [
-            TrialMark(ordinal=each.ordinal, value=each.value, ended=each.ended, tip=each.words)
-            for each in thin(found.points, lambda each: each.ordinal in led, most)
-        ],
+        thin(found.points, lambda each: each.ordinal in led, most),
         best,
         label=axis_label(found.axis),
         lower_is_better=found.axis.lower_is_better,
@@ -341,26 +294,7 @@ def draw_knobs(found: StudyKnobs) -> str | None:
     """Draw configurations as lines; None where nothing was varied."""
     if len(found.knobs) < 2 or len(found.lines) < 2:
         return None
-    values = [line.value for line in found.lines if line.value is not None]
-    return parallel_chart(
-        [
-            ParallelAxis(name=knob.name, choices=tuple(map(str, knob.choices)))
-            for knob in found.knobs
-        ],
-        [
-            ParallelLine(
-                places=line.places,
-                value=line.value,
-                rank=line.rank,
-                is_best=line.ordinal == found.best,
-                tip=line.words,
-                trial=line.ordinal,
-            )
-            for line in found.lines
-        ],
-        scale_of(values, 0.0, 1.0),
-        axis_label(found.axis),
-    )
+    return parallel_chart(found.knobs, found.lines, found.best, axis_label(found.axis))
 
 
 def axis_of(scoring: Scoring) -> Axis:
@@ -381,11 +315,19 @@ def shown_axis(axis: Axis) -> Axis:
     return replace(axis, unit="MiB") if axis.unit == "bytes" else axis
 
 
-def shown_value(value: Interval, axis: Axis) -> ErrorBar:
+def shown_value(value: Interval, axis: Axis) -> Interval:
     """Return a value in the unit that people read it in."""
     size = MIB if axis.unit == "bytes" else 1.0
     low, high = (None if end is None else end / size for end in (value.low, value.high))
-    return ErrorBar(centre=value.centre / size, low=low, high=high)
+    return Interval(centre=value.centre / size, low=low, high=high)
+
+
+def interval_words(value: Interval) -> str:
+    """Return a value with its interval, where one is known: `0.52 (0.51 to 0.53)`."""
+    if value.low is None or value.high is None:
+        return format_number(value.centre)
+    ends = f"{format_number(value.low)} to {format_number(value.high)}"
+    return f"{format_number(value.centre)} ({ends})"
 
 
 def _directed_label(axis: Axis) -> str:

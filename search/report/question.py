@@ -1,6 +1,5 @@
 """Report sections about the study: its definition, knobs, best policy, how to reproduce it."""
 
-import shlex
 from collections.abc import Iterator
 from difflib import unified_diff
 
@@ -8,7 +7,6 @@ from evaluator.objective import Scoring
 from policies.space import Knob, Space
 from records.errors import StudyError
 from records.expression import format_bytes
-from records.machine import LaunchRecord
 from records.study import Budget, Environment, Link, Origin, Study
 from records.trial import Artifact, Measured, Policy
 from records.workload import Workload
@@ -36,7 +34,7 @@ from search.views.format import (
     one_line,
     work_words,
 )
-from search.views.machine import machine_line
+from search.views.machine import launch_facts, machine_line
 
 CHOICES_SHOWN = 24
 WORDS_CHARS = 600
@@ -283,13 +281,6 @@ def _commands(data: ReportData) -> Iterator[tuple[str, str]]:
     yield "share the study", f"cclsearch export {study_id} --format bundle -o {bundle}"
 
 
-def _launch(launched: LaunchRecord) -> Iterator[tuple[str, str]]:
-    yield "started as", one_line(shlex.join(launched.argv), COMMAND_CHARS)
-    added = " ".join(f"{name}={shlex.quote(v)}" for name, v in launched.environment.items())
-    if added:
-        yield "with", one_line(added, COMMAND_CHARS)
-
-
 def _machines(data: ReportData) -> Iterator[tuple[str, str]]:
     for digest, machine in data.machines.items():
         lost = f"its description {digest} is no longer stored"
@@ -307,7 +298,12 @@ def _provenance(data: ReportData) -> Iterator[tuple[str, str]]:
             if measurement.torch_version is not None:
                 yield "torch", f"{measurement.torch_version} on {measurement.device}"
         if best.outcome.launched is not None:
-            yield from _launch(best.outcome.launched)
+            facts = launch_facts(best.outcome.launched, None)
+            yield from (
+                (label, one_line(words, COMMAND_CHARS))
+                for label, words in facts
+                if label in ("command", "environment")
+            )
     origin = data.study.origin
     if origin is not None:
         for name, digest in origin.digests.items():

@@ -1,11 +1,12 @@
 """Charts as SVG: history, Pareto front, parallel coordinates, bars, curves, strips, sparkline."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import compress, pairwise
 from statistics import median
 from typing import Final, Literal, TypeAlias
 
+from records.study import Value
 from search.views import svg
 from search.views.svg import (
     BOTTOM,
@@ -34,22 +35,23 @@ Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrialMark:
-    """A trial: its value, None where it failed, and its tooltip."""
+class HistoryPoint:
+    """A trial: its value, null where it failed; `words` describe it in one line."""
 
     ordinal: int
     value: float | None
     ended: Ended
-    tip: str
+    started_at: str
+    words: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorBar:
-    """A value with its interval, where one is known."""
+class Interval:
+    """A value with its interval, which is null for a single launch."""
 
     centre: float
-    low: float | None = None
-    high: float | None = None
+    low: float | None
+    high: float | None
 
     @property
     def ends(self) -> tuple[float, ...]:
@@ -58,7 +60,7 @@ class ErrorBar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestInterval(ErrorBar):
+class BestInterval(Interval):
     """What the best reached over all its launches."""
 
     ordinal: int
@@ -66,7 +68,7 @@ class BestInterval(ErrorBar):
 
 
 def history_chart(
-    points: Sequence[TrialMark], best: BestInterval | None, *, label: str, lower_is_better: bool
+    points: Sequence[HistoryPoint], best: BestInterval | None, *, label: str, lower_is_better: bool
 ) -> str:
     """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
     values = [point.value for point in points if point.value is not None]
@@ -94,17 +96,17 @@ def history_chart(
     )
 
 
-def _mark(point: TrialMark, x: Scale, y: Scale) -> str:
+def _mark(point: HistoryPoint, x: Scale, y: Scale) -> str:
     place = x.place(point.ordinal)
     if point.value is None:
         bottom = HISTORY_HEIGHT - BOTTOM
-        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.tip)
+        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.words)
     if point.ended == "breaks a limit":
-        return svg.cross(place, y.place(point.value), 3.5, "limited", point.tip)
-    return svg.circle(place, y.place(point.value), 4.0, "dot", point.tip)
+        return svg.cross(place, y.place(point.value), 3.5, "limited", point.words)
+    return svg.circle(place, y.place(point.value), 4.0, "dot", point.words)
 
 
-def _lead(points: Sequence[TrialMark], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
+def _lead(points: Sequence[HistoryPoint], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
     """The best so far as a step line."""
     steps: list[tuple[float, float]] = []
     for point in points:
@@ -137,7 +139,7 @@ def _interval(best: BestInterval, x: Scale, y: Scale) -> str:
     return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
 
 
-def _arm(bar: ErrorBar, scale: Scale, other: float, *, is_level: bool = False) -> str:
+def _arm(bar: Interval, scale: Scale, other: float, *, is_level: bool = False) -> str:
     """The interval of a value as a line; `other` is its place on the other axis."""
     if bar.low is None or bar.high is None:
         return ""
@@ -161,8 +163,8 @@ class FrontMark:
     """A trial by two values; `name` is written next to it where it is on the front."""
 
     name: str
-    x: ErrorBar
-    y: ErrorBar
+    x: Interval
+    y: Interval
     on_front: bool
     is_limited: bool
     tip: str
@@ -253,41 +255,43 @@ PARALLEL_LEGEND: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelAxis:
-    """An axis: its name, and its choices from the bottom up."""
+class TriedKnob:
+    """An axis of parallel coordinates: the values that were tried, in their order."""
 
     name: str
-    choices: tuple[str, ...]
+    choices: tuple[Value, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelLine:
-    """A configuration: the place of its choice on each axis, None where the knob has no effect.
+class TriedConfig:
+    """A configuration as a line: the place of its choice on each axis, null where it sets none.
 
-    `rank` is its place among all measured, 0 for the best and 1 for the worst; None for a failure.
+    `rank` is its place among all that may lead, 0 for the best and 1 for the worst.
     """
 
+    ordinal: int
     places: tuple[int | None, ...]
     value: float | None
     rank: float | None
-    is_best: bool
-    tip: str
-    trial: int | None = None
-    """Whose line this is, where it can be selected."""
+    ended: Ended
+    words: str
 
 
 def parallel_chart(
-    knobs: Sequence[ParallelAxis], tried: Sequence[ParallelLine], values: Scale, label: str
+    knobs: Sequence[TriedKnob], tried: Sequence[TriedConfig], best: int | None, label: str
 ) -> str:
-    """A line for every configuration; `values` is the last axis, from whose ends only it takes.
+    """A line for every configuration, through an axis per knob to that of the value, `label`.
 
     The best is drawn last, over the others, and the failed first.
     """
     count = len(knobs) + 1
     axes = [SIDE + place * (WIDTH - 2 * SIDE - RIGHT) / max(1, count - 1) for place in range(count)]
-    last = replace(values, start=PARALLEL_BASE - 24, end=PARALLEL_TOP)
-    order = sorted(tried, key=lambda one: (one.is_best, -2.0 if one.rank is None else -one.rank))
-    kinds = {_kind(one) for one in tried}
+    values = [one.value for one in tried if one.value is not None]
+    last = scale_of(values, PARALLEL_BASE - 24, PARALLEL_TOP)
+    order = sorted(
+        tried, key=lambda one: (one.ordinal == best, -2.0 if one.rank is None else -one.rank)
+    )
+    kinds = {_kind(one, best) for one in tried}
     shaded = len(tried) > FEW_LINES
     keys = [key for key in PARALLEL_LEGEND if key.kind in kinds or (shaded and "shade" in key.kind)]
     return svg.drawing(
@@ -295,7 +299,7 @@ def parallel_chart(
         PARALLEL_HEIGHT,
         f"Knobs of every trial, and {label}",
         f"{len(tried)} configurations over {len(knobs)} knobs",
-        *(_tried(one, knobs, axes, last) for one in order),
+        *(_tried(one, _kind(one, best), knobs, axes, last) for one in order),
         *(_knob(knob, x) for knob, x in zip(knobs, axes, strict=False)),
         _last(last, axes[-1], failed=any(one.rank is None for one in tried)),
         *_names([*(knob.name for knob in knobs), label], axes),
@@ -303,8 +307,8 @@ def parallel_chart(
     )
 
 
-def _kind(one: ParallelLine) -> str:
-    if one.is_best:
+def _kind(one: TriedConfig, best: int | None) -> str:
+    if one.ordinal == best:
         return "line best"
     if one.rank is None:
         return "line broken"
@@ -312,15 +316,19 @@ def _kind(one: ParallelLine) -> str:
 
 
 def _tried(
-    one: ParallelLine, knobs: Sequence[ParallelAxis], axes: Sequence[float], last: Scale
+    one: TriedConfig,
+    kind: str,
+    knobs: Sequence[TriedKnob],
+    axes: Sequence[float],
+    last: Scale,
 ) -> str:
     end = PARALLEL_BASE if one.value is None else last.place(one.value)
     heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
     points = list(zip(axes, [*heights, end], strict=True))
-    return svg.polyline(points, _kind(one), one.tip, one.trial)
+    return svg.polyline(points, kind, one.words, one.ordinal)
 
 
-def _height(place: int | None, knob: ParallelAxis) -> float:
+def _height(place: int | None, knob: TriedKnob) -> float:
     """That of a choice; below all of them where the knob has no effect."""
     if place is None:
         return PARALLEL_BASE
@@ -328,10 +336,10 @@ def _height(place: int | None, knob: ParallelAxis) -> float:
     return bottom - place * (bottom - PARALLEL_TOP) / max(1, len(knob.choices) - 1)
 
 
-def _knob(knob: ParallelAxis, x: float) -> str:
+def _knob(knob: TriedKnob, x: float) -> str:
     every = -(-len(knob.choices) // 12)
     return svg.line(x, PARALLEL_TOP, x, PARALLEL_BASE, "axis") + "".join(
-        svg.words(x + 5, _height(place, knob) + 4, choice, kind="label halo", chars=12)
+        svg.words(x + 5, _height(place, knob) + 4, str(choice), kind="label halo", chars=12)
         for place, choice in enumerate(knob.choices)
         if place % every == 0
     )

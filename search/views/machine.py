@@ -107,26 +107,28 @@ LINE_CHARS = 2000
 
 
 def launch_lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
-    """How a launch was started and ended, for people who want to repeat it."""
-    return (one_line(line, LINE_CHARS) for line in _lines(launched, machine))
+    """How a launch was started and ended, a fact on each line."""
+    facts = launch_facts(launched, machine)
+    return (one_line(f"{label}: {words}", LINE_CHARS) for label, words in facts)
 
 
-def _lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
-    yield f"command: {shlex.join(launched.argv)}"
+def launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[tuple[str, str]]:
+    """How a launch was started and ended, by label, for people who want to repeat it."""
+    yield "command", shlex.join(launched.argv)
     added = [f"{name}={shlex.quote(value)}" for name, value in launched.environment.items()]
     added += [f"{name}=./{folder}" for name, folder in launched.folders.items()]
     if added:
-        yield f"environment: {' '.join(added)}"
-    yield f"where: {'; '.join(_places(launched))}"
+        yield "environment", " ".join(added)
+    yield "where", "; ".join(_places(launched))
     if machine is not None:
-        yield f"ran on: {machine_line(machine)}"
+        yield "ran on", machine_line(machine)
     elif launched.machine is not None:
-        yield "ran on: a machine whose description is no longer stored"
+        yield "ran on", "a machine whose description is no longer stored"
     ranks = f"; {', '.join(_ends(launched.ranks))}" if launched.ranks else ""
-    yield f"ended: {launched.reason} after {format_number(launched.wall_s)} s{ranks}"
+    yield "ended", f"{launched.reason} after {format_number(launched.wall_s)} s{ranks}"
     for end in launched.ranks:
         if end.first_error is not None:
-            yield f"first error of {_who((end,))}: {end.first_error}"
+            yield f"first error of {_who((end,))}", end.first_error
 
 
 def _places(launched: LaunchRecord) -> Iterator[str]:

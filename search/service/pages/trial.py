@@ -2,17 +2,14 @@
 
 import json
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from evaluator.failures.logs import signal_name
 from records.errors import CodecError, StoreError
 from records.llm_exchange import LlmExchange
-from records.machine import LaunchRecord, RankEnd
 from records.store.rows import ComputedMetric, StudyRow
 from records.store.store import Store
 from records.study import Llm
@@ -44,13 +41,12 @@ from search.views.format import (
     format_number,
     one_line,
 )
-from search.views.machine import conditions_words, machine_line, machine_of
+from search.views.machine import conditions_words, launch_facts, machine_of
 
 router = APIRouter(include_in_schema=False)
 
 MOST_SIBLINGS = 100
 MOST_STRIPS = 24
-COMMAND_CHARS = 20_000
 WINDOW_BYTES = 1 << 16
 TAIL_BYTES = 6000
 MOST_TAILS = 8
@@ -73,18 +69,6 @@ End = Annotated[int | None, Query(ge=0, le=1 << 50, description="Byte that the p
 FileName = Annotated[str, Query(max_length=400)]
 Line = tuple[str, str]
 """A label and its text."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchPart:
-    """A launch as someone needs it who wants to repeat it; `name` is that of its context."""
-
-    name: str
-    command: str
-    added: tuple[Line, ...]
-    facts: tuple[Line, ...]
-    ranks: tuple[tuple[str, str, bool, str | None], ...]
-    """Who, how it ended, whether it succeeded, and its first error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,54 +257,14 @@ def _time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None
     return time_chart(tuple(split.values()), None if best is None else best.ordinal)
 
 
-def _launches(trial: Trial, row: StudyRow, store: Store) -> tuple[LaunchPart, ...]:
-    """Return how a trial was launched, in each context where a study has several."""
+def _launches(trial: Trial, row: StudyRow, store: Store) -> list[tuple[str, list[Line]]]:
+    """Return how a trial was launched, by context where a study has several."""
     inside = [(one.name, one.outcome) for one in trial.outcome.contexts]
-    return tuple(
-        LaunchPart(
-            name=name,
-            command=shlex.join(launched.argv)[:COMMAND_CHARS],
-            added=(
-                *launched.environment.items(),
-                *((name, f"./{folder}") for name, folder in launched.folders.items()),
-            ),
-            facts=tuple(_launch_facts(launched, store)),
-            ranks=tuple(
-                (
-                    "the command" if end.rank is None else f"rank {end.rank}",
-                    _rank_end_words(end),
-                    end.status == 0 and end.signal is None,
-                    end.first_error,
-                )
-                for end in launched.ranks
-            ),
-        )
+    return [
+        (name, list(launch_facts(launched, machine_of(launched, store))))
         for name, outcome in inside or [(row.study.name, trial.outcome)]
         if (launched := outcome.launched) is not None
-    )
-
-
-def _launch_facts(launched: LaunchRecord, store: Store) -> Iterator[Line]:
-    yield "on", ", ".join(launched.hosts) or "an unknown host"
-    yield "by", launched.launcher
-    if launched.job_id is not None:
-        yield "job", launched.job_id
-    if launched.cores:
-        yield "cores", ", ".join(map(str, launched.cores))
-    if launched.devices:
-        yield "devices", ", ".join(launched.devices)
-    machine = machine_of(launched, store)
-    if machine is not None:
-        yield "machine", machine_line(machine)
-    elif launched.machine is not None:
-        yield "machine", "its description is no longer here"
-    yield "ended", f"{launched.reason} after {format_number(launched.wall_s)} s"
-
-
-def _rank_end_words(end: RankEnd) -> str:
-    if end.signal is not None:
-        return f"by {signal_name(end.signal)}"
-    return "unknown" if end.status is None else f"status {end.status}"
+    ]
 
 
 def _file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:

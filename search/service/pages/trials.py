@@ -12,14 +12,13 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
 from evaluator.objective import scoring_of
-from evaluator.timing.decision import Spread
 from records.errors import StudyError
 from records.store.queries import KNOB, METRIC, TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, choices_of
-from records.trial import Failed, FailureKind, Measured, MetricValue, Trial
-from search.report.analysis import SHOWN_FIRST
+from records.trial import FailureKind, Measured, MetricValue, Trial
+from search.report.analysis import SHOWN_FIRST, remarks_words
 from search.report.explored import are_too_many, repeat_costs, repeat_spreads, spread_of_trial
 from search.service.api.trials import attachment
 from search.service.data import disturbed_trials
@@ -27,13 +26,12 @@ from search.service.pages.base import OneStudy
 from search.transfer.entry import trial_documents
 from search.transfer.tables import StudyExport, write_csv
 from search.views.document import metric_words
-from search.views.format import NO_CONFIG, author, centre_words, one_line, remarks, support_words
+from search.views.format import author, centre_words, one_line, support_words
 from search.views.machine import Disturbed
 
 router = APIRouter(include_in_schema=False)
 
 MOST_KNOBS, MOST_METRICS = 8, 4
-CAUSE_CHARS = 300
 CSV_ROWS = 5000
 
 
@@ -45,37 +43,6 @@ class Column:
     name: str
     is_shown: bool
     is_number: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """A trial in the table: a cell for each column that is shown, empty where it has no value."""
-
-    ordinal: int
-    status: str
-    author: str
-    score: str
-    cells: tuple[str, ...]
-    remarks: str
-    support: str = ""
-    """The number of launches behind its score, and their interval where they have one."""
-    is_best: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Some trials of a study, and the columns available for them."""
-
-    columns: tuple[Column, ...]
-    lines: tuple[Line, ...]
-    objective: str
-    is_first_only: bool = False
-    """Whether there are too many repeats to be read."""
-
-    @property
-    def shown(self) -> tuple[Column, ...]:
-        """The columns that are shown."""
-        return tuple(column for column in self.columns if column.is_shown)
 
 
 class TrialTableQuery(BaseModel):
@@ -166,11 +133,7 @@ def trials_as_csv(at: OneStudy, asked: Asked) -> Response:
 
 def remarks_of(trial: Trial, disturbed: Disturbed | None) -> str:
     """Return why a trial failed, or the caveats of its result."""
-    if isinstance(trial.outcome, Failed):
-        where = "" if trial.config is not None else f" {NO_CONFIG}"
-        return one_line(f"{trial.outcome.kind}: {trial.outcome.message}{where}", CAUSE_CHARS)
-    found = [] if disturbed is None else [disturbed.count_words]
-    return one_line("; ".join((*found, *remarks(trial))), CAUSE_CHARS)
+    return remarks_words(trial, *([] if disturbed is None else [disturbed.count_words]))
 
 
 def _query(row: StudyRow, asked: TrialTableQuery, records: Store) -> TrialQuery:
@@ -190,9 +153,8 @@ def _query(row: StudyRow, asked: TrialTableQuery, records: Store) -> TrialQuery:
 
 def _trial_table(
     row: StudyRow, trials: Sequence[Trial], store: Store, asked: Sequence[str], best: int | None
-) -> Table:
+) -> dict[str, object]:
     """Return the table of these trials with the columns asked for, or with a default choice."""
-    again, disturbed = repeat_spreads(row, store), disturbed_trials(trials, row, store)
     metrics = {
         trial.ordinal: store.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
         for trial in trials
@@ -200,19 +162,39 @@ def _trial_table(
     }
     columns = _columns(row, trials, metrics, asked)
     shown = [column for column in columns if column.is_shown]
-    return Table(
-        columns=columns,
-        lines=tuple(
-            replace(
-                _line(trial, spread_of_trial(trial, again), metrics.get(trial.ordinal, ()), shown),
-                is_best=trial.ordinal == best,
-                remarks=remarks_of(trial, disturbed.get(trial.ordinal)),
-            )
+    again, disturbed = repeat_spreads(row, store), disturbed_trials(trials, row, store)
+    return {
+        "columns": columns,
+        "shown": shown,
+        "lines": [
+            {
+                "ordinal": trial.ordinal,
+                "status": trial.outcome.status,
+                "author": author(trial),
+                "score": "" if reached is None else centre_words(reached, _unit(trial)),
+                "support": "" if reached is None else support_words(reached),
+                "cells": _cells(trial, metrics.get(trial.ordinal, ()), shown),
+                "remarks": remarks_of(trial, disturbed.get(trial.ordinal)),
+                "is_best": trial.ordinal == best,
+            }
             for trial in trials
-        ),
-        objective=one_line(row.study.objective.expression, 60),
-        is_first_only=are_too_many(row, store),
-    )
+            for reached in [spread_of_trial(trial, again)]
+        ],
+        "objective": one_line(row.study.objective.expression, 60),
+        "is_first_only": are_too_many(row, store),
+    }
+
+
+def _unit(trial: Trial) -> str:
+    return trial.score.unit if trial.score else ""
+
+
+def _cells(trial: Trial, metrics: Sequence[MetricValue], shown: Sequence[Column]) -> list[str]:
+    """Return what is in these columns, empty where a trial has no value."""
+    config = {} if trial.config is None else trial.config.values
+    values = {f"{METRIC}{value.name}": metric_words(value) for value in metrics}
+    values |= {f"{KNOB}{name}": str(value) for name, value in config.items()}
+    return [values.get(column.key, "") for column in shown]
 
 
 def _columns(
@@ -271,24 +253,3 @@ def _default_metrics(row: StudyRow, metrics: Mapping[int, Sequence[MetricValue]]
     shown = [name for name in own_metrics if name in found]
     shown += [name for name in SHOWN_FIRST if name in varied and name not in (own, *shown)]
     yield from (f"{METRIC}{name}" for name in shown[:MOST_METRICS])
-
-
-def _line(
-    trial: Trial,
-    reached: Spread | None,
-    metrics: Sequence[MetricValue],
-    shown: Sequence[Column],
-) -> Line:
-    config = {} if trial.config is None else trial.config.values
-    unit = trial.score.unit if trial.score else ""
-    values = {f"{METRIC}{value.name}": metric_words(value) for value in metrics}
-    values |= {f"{KNOB}{name}": str(value) for name, value in config.items()}
-    return Line(
-        ordinal=trial.ordinal,
-        status=trial.outcome.status,
-        author=author(trial),
-        score="" if reached is None else centre_words(reached, unit),
-        support="" if reached is None else support_words(reached),
-        cells=tuple(values.get(column.key, "") for column in shown),
-        remarks="",
-    )

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from search.views.charts import (
     Bar,
     BestInterval,
-    ErrorBar,
     FrontMark,
-    ParallelAxis,
-    ParallelLine,
-    TrialMark,
+    HistoryPoint,
+    Interval,
+    TriedConfig,
+    TriedKnob,
     bar_chart,
     front_chart,
     history_chart,
@@ -57,13 +57,17 @@ def marks(root, kind):
     return [each for each in root.iter() if each.get("class", "").split()[:1] == [kind]]
 
 
+def point(ordinal, value, ended, words=""):
+    return HistoryPoint(ordinal=ordinal, value=value, ended=ended, started_at="", words=words)
+
+
 points = st.lists(
     st.tuples(st.integers(0, 10**6), st.none() | NUMBERS, st.sampled_from(ENDED), WORDS),
     max_size=8,
-    unique_by=lambda point: point[0],
+    unique_by=lambda each: each[0],
 ).map(
     lambda found: [
-        TrialMark(ordinal=n, value=value, ended="failed" if value is None else ended, tip=tip)
+        point(n, value, "failed" if value is None else ended, tip)
         for n, value, ended, tip in sorted(found)
     ]
 )
@@ -82,11 +86,11 @@ def test_a_history_stays_in_its_frame(found, best, label, lower_is_better):
     root = check(history_chart(found, best, label=label, lower_is_better=lower_is_better))
 
     marked = [each for each in root.iter() if each.get("class", "").endswith(" mark")]
-    tips = [point.tip for point in found] + ([] if best is None else [best.tip])
+    tips = [each.words for each in found] + ([] if best is None else [best.tip])
     assert len(marked) == sum(bool(one_line(tip, 60)) for tip in tips)
 
 
-reaches = st.builds(ErrorBar, centre=NUMBERS, low=st.none() | NUMBERS, high=st.none() | NUMBERS)
+reaches = st.builds(Interval, centre=NUMBERS, low=st.none() | NUMBERS, high=st.none() | NUMBERS)
 pairs = st.lists(
     st.builds(
         FrontMark,
@@ -117,24 +121,24 @@ def test_bars_stay_in_their_frame(found):
 @given(st.data())
 def test_parallel_coordinates_stay_in_their_frame(data):
     counts = data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=4))
-    knobs = [ParallelAxis(name="k", choices=tuple(map(str, range(count)))) for count in counts]
+    knobs = [TriedKnob(name="k", choices=tuple(map(str, range(count)))) for count in counts]
     places = st.tuples(*(st.none() | st.integers(0, count - 1) for count in counts))
     tried = data.draw(
         st.lists(
             st.builds(
-                ParallelLine,
+                TriedConfig,
+                ordinal=st.integers(0, 3),
                 places=places,
                 value=st.none() | NUMBERS,
                 rank=st.none() | st.floats(0, 1),
-                is_best=st.booleans(),
-                tip=WORDS,
+                ended=st.just("measured"),
+                words=WORDS,
             ),
             max_size=6,
         )
     )
-    values = [one.value for one in tried if one.value is not None]
 
-    root = check(parallel_chart(knobs, tried, scale_of(values, 0.0, 1.0), "cost"))
+    root = check(parallel_chart(knobs, tried, 0, "cost"))
 
     lines = list(root.iter("polyline"))
     assert len(lines) == len(tried)
@@ -143,8 +147,8 @@ def test_parallel_coordinates_stay_in_their_frame(data):
 @pytest.mark.parametrize("count", [1, 3, 7, 14])
 def test_names_of_parallel_axes_do_not_collide(count):
     names = ["activation_checkpointing", "pipeline_schedule"] * 7
-    knobs = [ParallelAxis(name=name, choices=("a", "b")) for name in names[:count]]
-    root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time (s)"))
+    knobs = [TriedKnob(name=name, choices=("a", "b")) for name in names[:count]]
+    root = check(parallel_chart(knobs, [], None, "step_time (s)"))
     places = {}
     for text in marks(root, "name"):
         x, half = float(text.attrib["x"]), len(text.text) * 7.0 / 2
@@ -156,10 +160,8 @@ def test_names_of_parallel_axes_do_not_collide(count):
 
 
 def test_seven_knobs_have_room_for_their_whole_names():
-    knobs = [
-        ParallelAxis(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7
-    ]
-    root = check(parallel_chart(knobs, [], scale_of([1.0], 0.0, 1.0), "step_time"))
+    knobs = [TriedKnob(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7]
+    root = check(parallel_chart(knobs, [], None, "step_time"))
 
     assert [text.text for text in marks(root, "name")][1:7] == ["activation_checkpointing"] * 6
 
@@ -167,10 +169,7 @@ def test_seven_knobs_have_room_for_their_whole_names():
 def test_lower_values_lie_lower_and_failures_on_the_axis():
     told = [(0, 4.0), (1, None), (2, 2.0)]
     chart = history_chart(
-        [
-            TrialMark(ordinal=n, value=v, ended="failed" if v is None else "measured", tip="t")
-            for n, v in told
-        ],
+        [point(n, v, "failed" if v is None else "measured", "t") for n, v in told],
         None,
         label="s",
         lower_is_better=True,
@@ -187,7 +186,7 @@ def test_lower_values_lie_lower_and_failures_on_the_axis():
 @pytest.mark.parametrize(("lower_is_better", "steps"), [(True, [4.0, 2.0]), (False, [4.0, 5.0])])
 def test_the_step_line_follows_the_best_so_far(lower_is_better, steps):
     values = [4.0, 5.0 if not lower_is_better else 2.0, 3.0]
-    found = [TrialMark(ordinal=n, value=v, ended="measured", tip="") for n, v in enumerate(values)]
+    found = [point(n, v, "measured") for n, v in enumerate(values)]
     root = check(history_chart(found, None, label="s", lower_is_better=lower_is_better))
 
     (line,) = root.iter("polyline")
@@ -197,8 +196,8 @@ def test_the_step_line_follows_the_best_so_far(lower_is_better, steps):
 
 def test_what_breaks_a_limit_never_leads_the_step_line():
     found = [
-        TrialMark(ordinal=0, value=4.0, ended="measured", tip=""),
-        TrialMark(ordinal=1, value=1.0, ended="breaks a limit", tip=""),
+        point(0, 4.0, "measured"),
+        point(1, 1.0, "breaks a limit"),
     ]
 
     (line,) = check(history_chart(found, None, label="s", lower_is_better=True)).iter("polyline")

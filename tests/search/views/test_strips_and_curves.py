@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 from search.views.charts import (
     MOST_DOTS,
     Curve,
-    ErrorBar,
     FrontMark,
-    ParallelAxis,
-    ParallelLine,
+    Interval,
     Strip,
+    TriedConfig,
+    TriedKnob,
     curve_chart,
     front_chart,
     parallel_chart,
     strip_chart,
 )
-from search.views.svg import LEAST_TICKS, MOST_TICKS, Scale, scale_of
+from search.views.svg import LEAST_TICKS, MOST_TICKS, scale_of
 from tests.support.report import Element, read_page
 
 HOSTILE = "</title><script>alert(1)</script>"
@@ -67,22 +67,21 @@ def test_a_search_that_found_nothing_or_one_thing_is_drawn(points):
 
 
 def test_marks_name_their_trials_where_they_can_be_selected():
-    reach = ErrorBar(centre=1.0)
+    reach = Interval(centre=1.0, low=None, high=None)
     pair = {"x": reach, "y": reach, "is_limited": False, "tip": HOSTILE}
     pairs = [FrontMark(name="7", on_front=front, trial=7, **pair) for front in (True, False)]
-    tried = ParallelLine(places=(0,), value=1.0, rank=0.0, is_best=False, tip="", trial=8)
-    scale = Scale(low=0.0, high=2.0, start=0.0, end=1.0)
-    knobs = [ParallelAxis(name="k", choices=("a", "b"))]
+    tried = TriedConfig(ordinal=8, places=(0,), value=1.0, rank=0.0, ended="measured", words="")
+    knobs = [TriedKnob(name="k", choices=("a", "b"))]
 
     drawn = front_chart(pairs, x_label="x", y_label="y")
-    lines = parallel_chart(knobs, [tried], scale, "v")
+    lines = parallel_chart(knobs, [tried], None, "v")
     assert drawn.count('data-trial="7"') == 2
     assert lines.count('data-trial="8"') == 1
 
 
 def test_names_on_a_front_do_not_lie_over_each_other():
     def pair(trial: int) -> FrontMark:
-        reach = ErrorBar(centre=1.0 if trial < 50 else 2.0)
+        reach = Interval(centre=1.0 if trial < 50 else 2.0, low=None, high=None)
         return FrontMark(
             name=f"t{trial}", x=reach, y=reach, on_front=True, is_limited=False, tip=""
         )

@@ -3,13 +3,14 @@
 The only module that imports the SDK, which takes seconds: import it when a client is made.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
-from time import time
+from time import perf_counter, time
 from typing import TYPE_CHECKING
 
 import anthropic
+import httpx2
 from tenacity import (
     RetryCallState,
     Retrying,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 MAX_COUNTING_S = 10.0
+MAX_REPLY_BYTES = 64 << 20
+MAX_REPLY_TIMEOUTS = 3
+"""The longest reply, in multiples of the longest silence within one."""
 _FAULTS = {
     "Connect": "could not be reached",
     "Timeout": "did not answer in time",
@@ -119,13 +123,16 @@ class AnthropicTransport:
         scrub = self._settings.api_key.scrub
         try:
             # With a stream, the timeout is for silence and not for the whole reply.
-            response = self._client.messages.with_raw_response.create(
+            with self._client.messages.with_streaming_response.create(
                 **body, extra_body={"stream": True}
-            )
+            ) as response:
+                text = self._read(response.iter_bytes())
+            if text is None:
+                return Answer(text="sent a reply that does not end")
             if "event-stream" in response.headers.get("content-type", ""):
-                answer = streamed_answer(response.text())
+                answer = streamed_answer(text)
                 return replace(answer, text=scrub(answer.text))
-            return Answer(status=response.status_code, text=scrub(response.text()))
+            return Answer(status=response.status_code, text=scrub(text))
         except anthropic.APIStatusError as error:
             return Answer(
                 status=error.status_code,
@@ -133,11 +140,24 @@ class AnthropicTransport:
                 retry_advice=_ADVICE.get(error.response.headers.get("x-should-retry", "")),
                 retry_after_s=_retry_after_s(error.response.headers),
             )
-        except anthropic.APIConnectionError as error:
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:
             cause = error.__cause__ or error
             name = type(cause).__name__
             did = next((did for word, did in _FAULTS.items() if word in name), "broke off")
             return Answer(text=scrub(f"{did}: {name}: {cause}"))
+
+    def _read(self, pieces: Iterable[bytes]) -> str | None:
+        """Return a whole reply; None for one that is too long, as when only pings come."""
+        begun_s, reply = perf_counter(), bytearray()
+        for piece in pieces:
+            reply += piece
+            taken_s = perf_counter() - begun_s
+            if (
+                len(reply) > MAX_REPLY_BYTES
+                or taken_s > MAX_REPLY_TIMEOUTS * self._settings.timeout_s
+            ):
+                return None
+        return reply.decode(errors="replace")
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -1,6 +1,10 @@
 """A reply in pieces is the message that it would have been in one."""
 
 import json
+import time
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -125,3 +129,37 @@ def test_lines_end_as_the_standard_lets_them(end):
     content = json.loads(streamed_answer(stream.replace("\\u2028", "\u2028")).text)["content"]
 
     assert content == [{"type": "text", "text": "a\u2028b"}]
+
+
+class PingsForEver(BaseHTTPRequestHandler):
+    """Never silent for long, and never done."""
+
+    def do_POST(self) -> None:
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b'event: ping\ndata: {"type": "ping"}\n\n')
+                time.sleep(0.02)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_a_reply_that_only_pings_is_given_up():
+    with ThreadingHTTPServer(("127.0.0.1", 0), PingsForEver) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        settings = LlmSettings(
+            api_key=Secret("sk-test"),
+            base_url=f"http://127.0.0.1:{server.server_port}",
+            attempts=1,
+            timeout_s=0.3,
+        )
+        client = LlmClient(settings, AnthropicTransport(settings))
+        came = client.ask(PROMPT, lambda _: None)
+        client.close()
+        server.shutdown()
+
+    assert isinstance(came, NoSubmission)
+    assert "sent a reply that does not end" in came.problem.words

@@ -267,7 +267,7 @@ def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
         typer.echo(f"{results.label}: {points} in {results.folder}")
     for pair in found.pairs:
         counts = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
-        typer.echo(f"{pair.label} against {pair.baseline}: {', '.join(counts)}")
+        typer.echo(f"{pair.words}: {', '.join(counts)}")
     for caveat in found.caveats:
         typer.echo(f"caveat: {caveat}")
     typer.echo(f"written: {outdir}")

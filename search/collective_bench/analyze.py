@@ -148,7 +148,7 @@ def summary(results: Results, names: Names) -> Table:
 
 def comparison(found: Analysis) -> Table:
     """Every point of every label, next to the baseline's."""
-    names, pairs = found.names, {pair.label: pair for pair in found.pairs}
+    names, pairs = found.names, {pair.own.label: pair for pair in found.pairs}
     rows = (
         _row(results, point, names, pair.points[point] if pair else None)
         for point in found.points()
@@ -161,9 +161,8 @@ def comparison(found: Analysis) -> Table:
 
 def standing_table(found: Analysis, pair: PairVerdicts, standing: Standing) -> Table:
     """The points of one label that stand so against the baseline."""
-    results, names = found.named(pair.label), found.names
-    points = pair.standing(standing)
-    return _table(COMPARISON, (_row(results, each, names, pair.points[each]) for each in points))
+    names, points = found.names, pair.standing(standing)
+    return _table(COMPARISON, (_row(pair.own, each, names, pair.points[each]) for each in points))
 
 
 def history(found: Analysis) -> Table:
@@ -269,15 +268,15 @@ def highlights(found: Analysis, pair: PairVerdicts) -> Table:
     for name, verdicts in [*by_name.items(), (ALL, list(pair.points.values()))]:
         counts, shares, means, medians = zip(*_statistics(verdicts), strict=True)
         cells = (*counts, sum(counts), *shares, *means, *medians)
-        rows.append((name, pair.label, pair.baseline, *cells))
+        rows.append((name, pair.own.label, pair.base.label, *cells))
     return Table(columns=COLUMNS, rows=tuple(rows))
 
 
 def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
     """What was compared, by which limits, and the result."""
-    yield f"{pair.label} against {pair.baseline}"
+    yield pair.words
     yield ""
-    yield from _benchmark_lines([found.named(pair.label), found.named(pair.baseline)])
+    yield from _benchmark_lines([pair.own, pair.base])
     yield ""
     yield from limit_lines(found.limits)
     yield ""
@@ -337,7 +336,7 @@ def _reason_lines(pair: PairVerdicts) -> Iterator[str]:
         if reasons:
             yield f"{standing}: {', '.join(reasons)}"
     if pair.missing:
-        yield f"measured for {pair.baseline} only: {len(pair.missing)}"
+        yield f"measured for {pair.base.label} only: {len(pair.missing)}"
 
 
 def analysis_facts(found: Analysis) -> Mapping[str, object]:
@@ -347,18 +346,20 @@ def analysis_facts(found: Analysis) -> Mapping[str, object]:
         "thresholds": asdict(found.limits),
         "labels": [_label_facts(results) for results in found.results],
         "counts": {
-            pair.label: {standing.value: count for standing, count in pair.counts.items()}
+            pair.own.label: {standing.value: count for standing, count in pair.counts.items()}
             for pair in found.pairs
         },
         "correction": "holm",
         "regression_count": found.regression_count,
         "undecided_count": found.open_count,
         "exit": found.exit_status,
-        "points": [facts for pair in found.pairs for facts in _pair_facts(found, pair)],
+        "points": [facts for pair in found.pairs for facts in _pair_facts(pair)],
         "baseline_only": {
-            pair.label: [asdict(point) for point in pair.missing] for pair in found.pairs
+            pair.own.label: [asdict(point) for point in pair.missing] for pair in found.pairs
         },
-        "broken": {pair.label: [asdict(point) for point in pair.broken] for pair in found.pairs},
+        "broken": {
+            pair.own.label: [asdict(point) for point in pair.broken] for pair in found.pairs
+        },
         "warnings": found.warnings,
         "caveats": found.caveats,
     }
@@ -383,14 +384,13 @@ def _label_facts(results: Results) -> Mapping[str, object]:
     }
 
 
-def _pair_facts(found: Analysis, pair: PairVerdicts) -> Iterator[Mapping[str, object]]:
-    own = found.named(pair.label).figures
-    base = found.named(pair.baseline).figures
+def _pair_facts(pair: PairVerdicts) -> Iterator[Mapping[str, object]]:
+    own, base = pair.own.figures, pair.base.figures
     for point, verdict in pair.points.items():
         facts = asdict(verdict)
         yield {
-            "label": pair.label,
-            "baseline": pair.baseline,
+            "label": pair.own.label,
+            "baseline": pair.base.label,
             **asdict(point),
             "verdict": facts.pop("standing"),
             **facts,
@@ -471,11 +471,10 @@ def _summary_lines(results: Results, table: Table) -> list[str]:
 def _standing_lines(
     found: Analysis, pair: PairVerdicts, standing: Standing, table: Table
 ) -> Iterator[str]:
-    words = f"{pair.label} against {pair.baseline}"
     if table.rows:
-        yield f"{words}: {len(table.rows)} of {pair.judged_count} points {WORDS[standing]}"
+        yield f"{pair.words}: {len(table.rows)} of {pair.judged_count} points {WORDS[standing]}"
     else:
-        yield f"{words}: no {standing} in {pair.judged_count} points"
+        yield f"{pair.words}: no {standing} in {pair.judged_count} points"
     yield from limit_lines(found.limits)
     if table.rows:
         yield ""
@@ -591,8 +590,8 @@ def _sensitivity(pairs: Sequence[PairVerdicts]) -> Iterator[str]:
         sizes = sorted(size for size in known if size is not None)
         if sizes:
             yield (
-                f"{pair.label}: these rounds show a slowdown of {median(sizes):.3g} % at half of "
-                f"the points and of {sizes[-1]:.3g} % at all {len(sizes)} judged by rounds, in "
+                f"{pair.own.label}: these rounds show a slowdown of {median(sizes):.3g} % at half "
+                f"of the points and of {sizes[-1]:.3g} % at all {len(sizes)} judged by rounds, in "
                 "four cases of five; a smaller one can pass the gate"
             )
 
@@ -601,23 +600,23 @@ def _caveats(pairs: Sequence[PairVerdicts], limits: Limits) -> Iterator[str]:
     for pair in pairs:
         if pair.broken:
             yield (
-                f"{pair.label} failed at {len(pair.broken)} points that {pair.baseline} was "
+                f"{pair.own.label} failed at {len(pair.broken)} points that {pair.base.label} was "
                 "measured at; see not_measured in verdict.json"
             )
         if pair.unmeasured and pair.judged_count:
             yield (
-                f"{pair.label} has no row at {len(pair.unmeasured)} of the points that "
-                f"{pair.baseline} was measured at, so they are undecided; see baseline_only in "
+                f"{pair.own.label} has no row at {len(pair.unmeasured)} of the points that "
+                f"{pair.base.label} was measured at, so they are undecided; see baseline_only in "
                 "verdict.json"
             )
         if not pair.judged_count:
             yield (
-                f"{pair.label} and {pair.baseline} have no point in common, so nothing was "
+                f"{pair.own.label} and {pair.base.label} have no point in common, so nothing was "
                 "compared; give results of the same collectives, sizes, ranks and devices"
             )
         elif pair.too_seldom_count:
             yield (
-                f"{pair.too_seldom_count} of {pair.judged_count} points of {pair.label} were "
+                f"{pair.too_seldom_count} of {pair.judged_count} points of {pair.own.label} were "
                 "measured too seldom to decide; measure it and the baseline in turns, "
                 f"{limits.slower.min_rounds} rounds or more, or judge by the bare change with "
                 "--unreplicated"

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, LogFormatter, NullLocator, StrMethod
 from evaluator.timing.bench_csv import ABSENT
 from search.collective_bench.results import DevicePoint, Figures, Results, size_words
 from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, Standing
-from search.traces.plots import add_legend
+from search.traces.plots import add_legend, draw_plain
 from search.views.format import one_line
 
 OWN_COLOUR: Final = "#d1603d"
@@ -71,7 +71,7 @@ def pair_figures(
     found: Analysis, pair: PairVerdicts, name: str, points: Sequence[DevicePoint]
 ) -> Iterator[tuple[str, Figure]]:
     """Each plot of one collective that has something to draw, with the end of its file's name."""
-    own, baseline = found.named(pair.label), found.named(pair.baseline)
+    own, baseline = pair.own, pair.base
     for quantity in QUANTITIES:
         reached = [quantity.of(side, points) for side in (own, baseline)]
         if all(reached):
@@ -198,8 +198,7 @@ def _panels(
     ):
         words = one_line(variant.variant_words, TITLE_CHARS)
         axes.set_title(words, fontsize=9, color="#555555", parse_math=False)
-        axes.grid(visible=True, alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
+        draw_plain(axes)
         draw(axes, [each for each in points if each.variant == variant])
     add_legend(figure, 6)
     return figure

@@ -208,16 +208,6 @@ class Results:
         """The values of a column, with commas."""
         return ", ".join(self.values(column))
 
-    @property
-    def left_out_words(self) -> tuple[str, ...]:
-        """How many rows were not measured, for each status and reason."""
-        found = Counter((row.status, row.columns.get("Reason", "")) for row in self.left_out)
-        return tuple(
-            f"{count} {'row' if count == 1 else 'rows'} not measured: {status}"
-            + (f" ({reason})" if reason else "")
-            for (status, reason), count in found.items()
-        )
-
 
 def read_results(
     folders: Sequence[LabelledFolder], warn: Callable[[str], None]
@@ -267,8 +257,10 @@ def _results(folder: LabelledFolder, warn: Callable[[str], None]) -> Results | N
     for column in ONE_EACH:
         if len(results.values(column)) > 1:
             warn(f"{folder.label}: its rows differ in {column} ({results.text(column)})")
-    for words in results.left_out_words:
-        warn(f"{folder.label}: {words}")
+    causes = Counter((row.status, row.columns.get("Reason", "")) for row in results.left_out)
+    for (status, reason), count in causes.items():
+        rows_words, why = "row" if count == 1 else "rows", f" ({reason})" if reason else ""
+        warn(f"{folder.label}: {count} {rows_words} not measured: {status}{why}")
     return results
 
 

@@ -136,23 +136,38 @@ class PointVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairVerdicts:
-    """Every point of a label against the baseline; `missing` are those of the baseline alone.
+    """Every point of a label against the baseline."""
 
-    `broken` are points of the baseline at which a launch of the label failed or was wrong, and
-    `unmeasured` those of which the label has no row at all.
-    """
-
-    label: str
-    baseline: str
+    own: Results
+    base: Results
     points: Mapping[DevicePoint, PointVerdict]
-    missing: tuple[DevicePoint, ...]
-    broken: tuple[DevicePoint, ...] = ()
-    unmeasured: tuple[DevicePoint, ...] = ()
 
     @property
     def name(self) -> str:
         """What its files are called by."""
-        return f"{self.label}_vs_{self.baseline}"
+        return f"{self.own.label}_vs_{self.base.label}"
+
+    @property
+    def words(self) -> str:
+        """What is compared with what."""
+        return f"{self.own.label} against {self.base.label}"
+
+    @property
+    def missing(self) -> tuple[DevicePoint, ...]:
+        """Points that were measured for the baseline alone."""
+        return tuple(point for point in self.base.rows if point not in self.own.rows)
+
+    @property
+    def broken(self) -> tuple[DevicePoint, ...]:
+        """Points of the baseline at which a launch of the label failed or was wrong."""
+        failed = by_point(row for row in self.own.left_out if row.status != SKIPPED)
+        return tuple(point for point in self.base.rows if point in failed)
+
+    @property
+    def unmeasured(self) -> tuple[DevicePoint, ...]:
+        """Points of the baseline of which the label has no row at all."""
+        left_out = by_point(self.own.left_out)
+        return tuple(point for point in self.missing if point not in left_out)
 
     @property
     def counts(self) -> Mapping[Standing, int]:
@@ -209,18 +224,7 @@ def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
         else PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
         for point in of.rows
     }
-    rows_without = by_point(of.left_out)
-    failed = by_point(row for row in of.left_out if row.status != SKIPPED)
-    return PairVerdicts(
-        label=of.label,
-        baseline=baseline.label,
-        points=points,
-        missing=tuple(point for point in baseline.rows if point not in of.rows),
-        broken=tuple(point for point in baseline.rows if point in failed),
-        unmeasured=tuple(
-            point for point in baseline.rows if point not in of.rows and point not in rows_without
-        ),
-    )
+    return PairVerdicts(own=of, base=baseline, points=points)
 
 
 def _by_side(
@@ -353,7 +357,3 @@ class Analysis:
         """Every point of any label, by collective and size."""
         found = {point for results in self.results for point in results.rows}
         yield from sorted(found, key=lambda point: point.place)
-
-    def named(self, label: str) -> Results:
-        """The results of a label."""
-        return next(each for each in self.results if each.label == label)

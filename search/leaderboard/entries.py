@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from evaluator.metrics.base import PUBLISHED_PREFIX
+from evaluator.metrics.base import PUBLISHED_PREFIX, Better
 from records.codec import from_json
 from records.errors import CodecError, StudyError
 from records.study import MIN_TIMED_STEPS
@@ -113,9 +113,6 @@ class Work:
         starts = range(len(model) - len(parts) + 1)
         spelled = any(model[start : start + len(parts)] == parts for start in starts)
         return (bool(parts) and spelled) or wanted in self.title.casefold()
-
-
-Better: TypeAlias = Literal["lower", "higher"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,8 +242,10 @@ def published_readings(values: Mapping[str, object]) -> dict[str, Reading]:
 
 
 def _reading(column: str, value: object) -> Reading:
+    from search.study.card_reader import is_number
+
     unit, better, _ = definition_of(column)
-    number = _number(value)
+    number = float(value) if is_number(value) else None
     absent = _absent(column, value, number)
     value_or_none = number if absent is None else None
     return Reading(unit=unit, better=better, value=value_or_none, absent=absent)
@@ -265,16 +264,6 @@ def _absent(column: str, value: object, number: float | None) -> str | None:
     if number == 0 and column == f"{PUBLISHED_PREFIX}straggler":
         return NO_FILES
     return None
-
-
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 def _doubts(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from evaluator.metrics.base import PUBLISHED_PREFIX, Metric
+from evaluator.metrics.base import PUBLISHED_PREFIX, Better, Metric
 from evaluator.metrics.registry import ALIASES, loaded_metrics
 from evaluator.timing.decision import Spread
 from records.codec import from_json
@@ -16,7 +16,6 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, MetricValue, Trial
 from search.leaderboard.entries import (
-    Better,
     Mark,
     Reading,
     Submission,

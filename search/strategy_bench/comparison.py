@@ -7,6 +7,7 @@ is a miss: it counts with all its trials, and ranks behind every hit.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeAlias
@@ -27,7 +28,7 @@ from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Asking, Done, Run, Start, Terms, run_all
-from search.traces.plots import add_legend, save
+from search.traces.plots import add_legend, draw_plain, save
 
 MARKS: Final = (5, 10, 15, 30)
 """Trials after which success rates are reported."""
@@ -334,7 +335,8 @@ def draw(reports: Sequence[Report], path: Path, *, reach: float) -> None:
     rows = len(reports)
     figure = Figure(figsize=(11, 0.8 + 3.0 * rows), layout="constrained")
     axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1))
-    colours = _colours(reports)
+    names = dict.fromkeys(each.strategy for report in reports for each in report.summaries)
+    colours = dict(zip(names, cycle(COLOURS), strict=False))
     for one, (left, right) in zip(reports, axes, strict=True):
         _draw_regret(left, one, colours, reach)
         _draw_success(right, one, colours)
@@ -342,32 +344,23 @@ def draw(reports: Sequence[Report], path: Path, *, reach: float) -> None:
     save(figure, path)
 
 
-def _colours(reports: Sequence[Report]) -> dict[str, str]:
-    names = dict.fromkeys(each.strategy for report in reports for each in report.summaries)
-    return {name: COLOURS[n % len(COLOURS)] for n, name in enumerate(names)}
-
-
 def _draw_regret(axes: Axes, report: Report, colours: dict[str, str], reach: float) -> None:
     for summary in report.summaries:
-        _draw_curve(axes, summary, colours[summary.strategy])
+        curve, colour = summary.regret, colours[summary.strategy]
+        mean, low, high = (
+            np.maximum(100 * np.array(line, dtype=np.float64), LEAST_PERCENT)  # None is NaN: a gap
+            for line in (curve.mean, curve.low, curve.high)
+        )
+        trials = np.arange(1, mean.size + 1)
+        axes.plot(trials, mean, color=colour, linewidth=1.6, label=summary.strategy)
+        axes.fill_between(trials, low, high, color=colour, alpha=0.12)
     axes.axhline(100 * reach, color="#999999", linewidth=0.8, linestyle=":")
     axes.set_yscale("log")
     axes.set_ylabel("% above the best")
     axes.set_xlabel("trial")
     title = f"{report.landscape}: {report.size} configurations, {report.target_count} targets"
     axes.set_title(title, fontsize=9, parse_math=False)
-    _plain(axes)
-
-
-def _draw_curve(axes: Axes, summary: Summary, colour: str) -> None:
-    curve = summary.regret
-    mean, low, high = (
-        np.maximum(100 * np.array(line, dtype=np.float64), LEAST_PERCENT)  # None is NaN: a gap
-        for line in (curve.mean, curve.low, curve.high)
-    )
-    trials = np.arange(1, mean.size + 1)
-    axes.plot(trials, mean, color=colour, linewidth=1.6, label=summary.strategy)
-    axes.fill_between(trials, low, high, color=colour, alpha=0.12)
+    draw_plain(axes)
 
 
 def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
@@ -380,12 +373,7 @@ def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
     axes.set_ylim(0, 103)
     axes.set_xlabel("trials")
     axes.set_ylabel("% of searches within reach")
-    _plain(axes)
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(visible=True, alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
+    draw_plain(axes)
 
 
 RIVALS: Final = ("tpe", "coordinate")

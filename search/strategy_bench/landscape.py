@@ -8,9 +8,9 @@ import json
 import math
 import re
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -241,22 +241,29 @@ def study_of(landscape: Landscape) -> Study:
     )
 
 
-def with_estimates(landscape: Landscape) -> Landscape:
-    """The landscape with what its recipe estimates of each configuration, before any launch."""
-    study = study_of(landscape)
-    recipe = recipe_of(study)
-    entries = (
-        replace(entry, estimate=rounded(recipe.estimate(study, Config(entry.config))))
-        for entry in landscape.entries
-    )
+def with_estimates(
+    landscape: Landscape, batch_of: Callable[[Config], int] | None = None
+) -> Landscape:
+    """The landscape with what its recipe estimates of each configuration, before any launch.
+
+    Where `batch_of` gives the sequences of a step of a configuration, its estimate is scaled to the
+    landscape's batch, so that all are of equal work.
+    """
+    own = landscape.workload.global_batch
+
+    @cache
+    def study_at(batch: int) -> Study:
+        workload = replace(landscape.workload, global_batch=batch)
+        return study_of(replace(landscape, workload=workload))
+
+    def estimate(config: Config) -> Mapping[str, float] | None:
+        batch = own if batch_of is None else batch_of(config)
+        study = study_at(batch)
+        parts = recipe_of(study).estimate(study, config) or {}
+        return {part: float(f"{s * own / batch:.4g}") for part, s in parts.items()} or None
+
+    entries = (replace(each, estimate=estimate(Config(each.config))) for each in landscape.entries)
     return replace(landscape, entries=tuple(entries))
-
-
-def rounded(estimate: Mapping[str, float] | None) -> Mapping[str, float] | None:
-    """An estimate with as many digits as are worth keeping."""
-    if estimate is None:
-        return None
-    return {part: float(f"{seconds:.4g}") for part, seconds in estimate.items()}
 
 
 BYTES = 2

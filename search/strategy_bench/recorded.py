@@ -47,8 +47,6 @@ from search.strategy_bench.landscape import (
     Entry,
     Fault,
     Landscape,
-    rounded,
-    study_of,
     with_estimates,
 )
 from search.transfer.importing import LOOSE, BadRows, RecordedWork, SearchRow, json_rows
@@ -218,22 +216,7 @@ def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
         seed=source.seed,
         entries=tuple(valid),
     )
-    return _estimated(landscape, source)
-
-
-def _estimated(landscape: Landscape, source: Source) -> Landscape:
-    """With estimates for equal work: of another batch they are scaled to the landscape's."""
-
-    def estimate(config: Config) -> Mapping[str, float] | None:
-        batch = source.real_batch(config)
-        workload = replace(landscape.workload, global_batch=batch)
-        study = study_of(replace(landscape, workload=workload))
-        parts = recipe_of(study).estimate(study, config) or {}
-        scaled = {part: seconds * source.batch / batch for part, seconds in parts.items()}
-        return rounded(scaled or None)
-
-    entries = (replace(each, estimate=estimate(Config(each.config))) for each in landscape.entries)
-    return replace(landscape, entries=tuple(entries))
+    return with_estimates(landscape, source.real_batch)
 
 
 def _of_simulations(rows: Iterable[Simulation]) -> Iterator[Landscape]:
@@ -355,7 +338,8 @@ def study_landscape(row: StudyRow, store: Store) -> StudyLandscape:
     launches = list(_launches(history, counted(store.repeats(row.id), study.measure)))
     dead = _dead(study, launches)
     scoring, tokens = scoring_of(study).over(history), _usual_tokens(study, launches)
-    bound = _stored_space(study, dead)
+    space, derived = _alive(study.space, dead), recipe_of(study).derived(study)
+    bound = Space(space, study.workload, study.usable_environment, derived)
     results: dict[Config, list[Result]] = defaultdict(list)
     left_out: Counter[str] = Counter()
     for config, outcome in launches:
@@ -445,12 +429,6 @@ def _dead(study: Study, launches: Sequence[tuple[Config | None, Outcome]]) -> tu
     sets = Counter(frozenset(config) for config, _ in launches if config is not None)
     usual = max(sets, key=lambda knobs: sets[knobs], default=frozenset())
     return (*dead, *(d.name for d in study.space.dimensions if usual and d.name not in usual))
-
-
-def _stored_space(study: Study, dead: Sequence[str]) -> Space:
-    space = _alive(study.space, dead)
-    derived = recipe_of(study).derived(study)
-    return Space(space, study.workload, study.usable_environment, derived)
 
 
 def _alive(space: SearchSpace, dead: Sequence[str]) -> SearchSpace:

@@ -119,21 +119,21 @@ class Trace:
 
     def plot_breakdown(self, path: Path | str | None = None) -> "Figure":
         """Draw where the steps of each rank went, into a PNG file if one is given."""
-        from search.traces.plots import breakdown_figure
+        from search.traces.plots import breakdown_figure, save
 
-        return _saved(breakdown_figure(self._found.evidence.split, self._found.name), path)
+        return save(breakdown_figure(self._found.evidence.split, self._found.name), path)
 
     def plot_timeline(self, path: Path | str | None = None) -> "Figure":
         """Draw what overlaps in one step of each rank, into a PNG file if one is given."""
-        from search.traces.plots import timeline_figure
+        from search.traces.plots import save, timeline_figure
 
-        return _saved(timeline_figure(self._traces, self._found.name), path)
+        return save(timeline_figure(self._traces, self._found.name), path)
 
     def plot_bandwidth(self, path: Path | str | None = None) -> "Figure":
         """Draw bus bandwidth against size for each collective, into a PNG file if one is given."""
-        from search.traces.plots import bandwidth_figure
+        from search.traces.plots import bandwidth_figure, save
 
-        return _saved(bandwidth_figure(self._collective_rows, self._found.name), path)
+        return save(bandwidth_figure(self._collective_rows, self._found.name), path)
 
     @property
     def _traces(self) -> TraceSet:
@@ -153,11 +153,3 @@ def _frame(table: str, rows: list[Row]) -> pd.DataFrame:
         if name.endswith((*REAL_NUMBERS, *WHOLE_NUMBERS))
     }
     return pd.DataFrame(rows, columns=list(columns)).astype(types)
-
-
-def _saved(figure: "Figure", path: Path | str | None) -> "Figure":
-    from search.traces.plots import save
-
-    if path is not None:
-        save(figure, Path(path))
-    return figure

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from evaluator.traces.analysis.collectives import Calls
-from evaluator.traces.model import TRANSFERS, CollectiveKind, TraceSet
+from evaluator.traces.model import TRANSFERS, CollectiveKind
 from records.errors import StudyError, shown
 from records.workload import Message
 from search.traces.open import OpenTraces
@@ -71,7 +71,9 @@ def mix_of(found: OpenTraces) -> Mix:
         )
     calls = matches.calls
     first = calls.select((calls.rank == 0) & np.isin(calls.step, steps))
-    rank_count = _rank_count(traces, first)
+    rank_count = traces.world_size
+    if rank_count is None:  # that of the largest group
+        rank_count = int(max(len(traces.ranks), *first.groups.size, 1))
     counted = _counted(first, rank_count)
     messages = tuple(_messages(counted, int(steps.size)))
     left_out = tuple(_left_out(counted, int(steps.size)))
@@ -98,12 +100,6 @@ class _Kind:
     kind: CollectiveKind
     size_bytes: int
     reason: str = ""
-
-
-def _rank_count(traces: TraceSet, calls: Calls) -> int:
-    """Ranks of the job; where no trace says, those of the largest group."""
-    known = traces.world_size
-    return known if known is not None else int(max(len(traces.ranks), *calls.groups.size, 1))
 
 
 def _counted(calls: Calls, rank_count: int) -> Counter[_Kind]:

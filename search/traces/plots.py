@@ -109,22 +109,17 @@ def timeline_figure(traces: TraceSet, title: str) -> Figure:
 
 
 LANES: Final = (
-    ("compute", (Activity.COMPUTE,), -0.42, 0.4),
-    ("communication", (Activity.COMMUNICATION,), 0.0, 0.28),
-    ("copies and fills", (Activity.COPY, Activity.FILL), 0.3, 0.12),
+    ("compute", "compute alone", (Activity.COMPUTE,), -0.42, 0.4),
+    ("communication", "exposed communication", (Activity.COMMUNICATION,), 0.0, 0.28),
+    ("copies and fills", "exposed copies", (Activity.COPY, Activity.FILL), 0.3, 0.12),
 )
-"""What a line of the timeline shows of a rank, and where: above is compute, below the rest."""
-LANE_COLOURS: Final = {
-    "compute": COLOURS["compute alone"],
-    "communication": COLOURS["exposed communication"],
-    "copies and fills": COLOURS["exposed copies"],
-}
+"""What a line of the timeline shows of a rank, in whose colour and where: above is compute."""
 
 
 def _draw_rank(
     axes: Axes, trace: RankTrace, line: int, window: tuple[int, int], zero_ns: int
 ) -> None:
-    for name, activities, low, height in LANES:
+    for name, part, activities, low, height in LANES:
         ran = trace.computing() if name == "compute" else trace.covered(*activities)
         pieces = _visible(ran.clip(*window), (window[1] - window[0]) // PIECES_PER_LINE)
         left = (pieces.start_ns - zero_ns) / 1e6
@@ -132,7 +127,7 @@ def _draw_rank(
         axes.broken_barh(
             list(zip(left.tolist(), width.tolist(), strict=True)),
             (line + low, height),
-            color=LANE_COLOURS[name],
+            color=COLOURS[part],
             linewidth=0,
             label=name,
         )
@@ -170,18 +165,18 @@ def bandwidth_figure(collectives: Sequence[Row], title: str) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set_xlabel("size of the whole buffer, bytes")
     axes.set_ylabel("bus bandwidth, GB/s")
-    _entitle(axes, title)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8, frameon=False)
+    _finish(axes, title)
     return figure
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG. Raises StoreError when it cannot be written."""
+def save(figure: Figure, path: Path | str | None) -> Figure:
+    """Write a figure as PNG, if a path is given. Raises StoreError when it cannot be written."""
     try:
-        path.write_bytes(png(figure))
+        if path is not None:
+            Path(path).write_bytes(png(figure))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error.strerror}") from error
+    return figure
 
 
 def png(figure: Figure) -> bytes:
@@ -189,6 +184,12 @@ def png(figure: Figure) -> bytes:
     content = BytesIO()
     figure.savefig(content, format="png", dpi=DOTS_PER_INCH)
     return content.getvalue()
+
+
+def draw_plain(axes: Axes) -> None:
+    """Draw a faint grid, and no frame above and to the right."""
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
 
 
 def add_legend(figure: Figure, most_columns: int) -> None:
@@ -206,6 +207,12 @@ def add_legend(figure: Figure, most_columns: int) -> None:
         fontsize=8,
         frameon=False,
     )
+
+
+def _finish(axes: Axes, title: str) -> None:
+    _entitle(axes, title)
+    axes.grid(visible=True, alpha=0.3)
+    axes.legend(fontsize=8, frameon=False)
 
 
 def _entitle(axes: Axes, title: str) -> None:
@@ -238,9 +245,7 @@ def front_figure(
     _draw_front(axes, front)
     axes.set_xlabel(_axis_words(scoring, front[0].reached[0]), parse_math=False)
     axes.set_ylabel(_axis_words(scoring.more[0], front[0].reached[1]), parse_math=False)
-    _entitle(axes, title)
-    axes.grid(visible=True, alpha=0.3)
-    axes.legend(fontsize=8, frameon=False)
+    _finish(axes, title)
     return figure
 
 

@@ -329,7 +329,9 @@ class StoredRecords:
             )
             found = tuple(to_study_row(row) for row in rows)
         if not found:
-            raise StudyError(f"no study {prefix!r} in {self.root}; see `cclsearch list`")
+            wanted = f"no study {prefix!r} in {self.root}; see `cclsearch list`"
+            none = f"no studies in {self.root}; next: cclsearch run --objective step_time"
+            raise StudyError(wanted if prefix else none)
         # The whole id sorts before every longer one.
         if len(found) > 1 and found[0].id != prefix:
             ids = ", ".join(row.id for row in found[:SHOWN_IDS])

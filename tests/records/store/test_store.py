@@ -287,3 +287,11 @@ def test_no_other_user_reads_the_records(tmp_path, is_there):
         if stat.S_IMODE(path.stat().st_mode) & 0o077
     }
     assert open_to_others == ({"store"} if is_there else set())
+
+
+def test_an_empty_store_says_how_to_start(tmp_path):
+    with (
+        closing(Store(tmp_path)) as empty,
+        pytest.raises(StudyError, match=r"no studies in .*; next: cclsearch run"),
+    ):
+        empty.find("")

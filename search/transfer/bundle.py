@@ -51,7 +51,6 @@ FILES: Final = "files/"
 MOST_MANIFEST_BYTES: Final = 8 << 20
 BLOCK_BYTES: Final = tarfile.BLOCKSIZE
 END: Final = bytes(2 * BLOCK_BYTES)
-KIND_NAMES: Final = {kind: name for name, kind in KINDS.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,45 +95,39 @@ def padding(size_bytes: int) -> bytes:
     return bytes(-size_bytes % BLOCK_BYTES)
 
 
-def kind_of(entry: Entry) -> str:
-    """The name under which a bundle, as a journal, holds an entry."""
-    return KIND_NAMES[type(entry)]
-
-
 _PIECE_BYTES = 1 << 20
 _LEVEL = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bundled:
-    """A study to be bundled: its records, where its files are, and what is to be said of it."""
-
-    study_id: str
-    study_name: str
-    entries: Sequence[Entry]
-    artifacts: Artifacts
-    made_by: str
-    notes: tuple[str, ...] = ()
-
-
-def write_bundle(bundled: Bundled, out: BinaryIO, *, allow_missing: bool) -> Manifest:
+def write_bundle(
+    out: BinaryIO,
+    entries: Sequence[Entry],
+    artifacts: Artifacts,
+    *,
+    study_id: str,
+    study_name: str,
+    made_by: str,
+    notes: tuple[str, ...] = (),
+    allow_missing: bool,
+) -> Manifest:
     """Write a bundle and give its manifest.
 
-    Raises `StoreError` for a file that is missing or was altered; with `allow_missing` one that is
+    `notes` are to be said of the study. Raises `StoreError` for a file that is missing or was
+    altered; with `allow_missing` one that is
     missing is listed as such.
     """
-    files, missing = _sized(bundled, allow_missing)
+    files, missing = _sized(entries, artifacts, allow_missing)
     with tempfile.TemporaryFile() as study:
         manifest = Manifest(
             format=FORMAT,
             version=VERSION,
-            study_id=bundled.study_id,
-            study_name=bundled.study_name,
-            made_by=bundled.made_by,
-            study=_write_study(bundled.entries, study),
+            study_id=study_id,
+            study_name=study_name,
+            made_by=made_by,
+            study=_write_study(entries, study),
             files=tuple(files),
             missing=tuple(missing),
-            notes=bundled.notes,
+            notes=notes,
         )
         packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         with packer.stream_writer(out, closefd=False) as packed:
@@ -142,24 +135,31 @@ def write_bundle(bundled: Bundled, out: BinaryIO, *, allow_missing: bool) -> Man
             study.seek(0)
             _write_member(packed, STUDY, manifest.study.size_bytes, study)
             for file in manifest.files:
-                with bundled.artifacts.open(file.digest) as source:
+                with artifacts.open(file.digest) as source:
                     _write_member(packed, f"{FILES}{file.digest}", file.size_bytes, source)
             packed.write(END)
     return manifest
 
 
-def cited_files(entries: Iterable[Entry]) -> list[str]:
+def _cited_files(entries: Iterable[Entry]) -> list[str]:
     """Digests of all files that records cite, rising."""
     found: set[str] = set()
     for entry in entries:
         for outcome in _outcomes(entry):
-            found |= _cited(outcome)
+            found |= {launched.machine for launched in launches_of(outcome) if launched.machine}
+            found |= {artifact.digest for artifact in artifacts_of(outcome)}
         match entry:
             case TrialFinished(trial=Trial(exchange=str(exchange))):
                 found.add(exchange)
             case TrialBegun(exchange=str(exchange)):
                 found.add(exchange)
     return sorted(found)
+
+
+def removed_files(entries: Iterable[Entry]) -> frozenset[str]:
+    """Digests of the files that records say were removed for their space."""
+    removals = (entry.digests for entry in entries if isinstance(entry, FilesRemoved))
+    return frozenset(digest for digests in removals for digest in digests)
 
 
 def _outcomes(entry: Entry) -> Sequence[Outcome]:
@@ -188,49 +188,35 @@ def artifacts_of(outcome: Outcome) -> Iterator[Artifact]:
         yield from artifacts_of(one.outcome)
 
 
-def _cited(outcome: Outcome) -> set[str]:
-    machines = {launched.machine for launched in launches_of(outcome) if launched.machine}
-    return {*machines, *(artifact.digest for artifact in artifacts_of(outcome))}
-
-
-def _sized(bundled: Bundled, allow_missing: bool) -> tuple[list[Member], list[str]]:
+def _sized(
+    entries: Sequence[Entry], artifacts: Artifacts, allow_missing: bool
+) -> tuple[list[Member], list[str]]:
     """Every file with the size of its content, which is read through for it; and the missing.
 
     What was removed for its space may be missing: the record says so.
     """
-    removed = {
-        digest
-        for entry in bundled.entries
-        if isinstance(entry, FilesRemoved)
-        for digest in entry.digests
-    }
+    removed = removed_files(entries)
     files: list[Member] = []
     missing: list[str] = []
-    for digest in cited_files(bundled.entries):
-        is_gone = bundled.artifacts.size(digest) is None
+    for digest in _cited_files(entries):
+        is_gone = artifacts.size(digest) is None
         if is_gone and (allow_missing or digest in removed):
             missing.append(digest)
             continue
         try:
-            files.append(Member(digest=digest, size_bytes=_size(digest, bundled.artifacts)))
+            with artifacts.open(digest) as source:
+                size_bytes = sum(map(len, iter(lambda: source.read(_PIECE_BYTES), b"")))
+            files.append(Member(digest=digest, size_bytes=size_bytes))
         except StoreError as error:
             more = "; --allow-missing leaves it out" if is_gone else ""
             raise StoreError(f"{error}{more}") from error
     return files, missing
 
 
-def _size(digest: str, artifacts: Artifacts) -> int:
-    size_bytes = 0
-    with artifacts.open(digest) as source:
-        while piece := source.read(_PIECE_BYTES):
-            size_bytes += len(piece)
-    return size_bytes
-
-
 def _write_study(entries: Iterable[Entry], out: BinaryIO) -> Member:
     digest, size_bytes = hashlib.sha256(), 0
     for entry in entries:
-        line = f'{{"kind":"{kind_of(entry)}","entry":{to_json(entry)}}}\n'.encode()
+        line = f'{{"kind":"{entry.kind}","entry":{to_json(entry)}}}\n'.encode()
         digest.update(line)
         size_bytes += out.write(line)
     return Member(digest=digest.hexdigest(), size_bytes=size_bytes)

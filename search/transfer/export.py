@@ -17,7 +17,7 @@ from records.store.artifacts import Artifacts
 from records.store.rows import StudyRow
 from records.store.store import Store
 from search.loop.finding import leader_of
-from search.transfer.bundle import Bundled, write_bundle
+from search.transfer.bundle import write_bundle
 from search.transfer.entry import (
     CARD,
     Checks,
@@ -244,15 +244,16 @@ def _write_file(
         if wanted.form != "bundle":
             TABLES[wanted.form](trial_documents(found), out)
             return ()
-        bundled = Bundled(
+        return write_bundle(
+            out,
+            found.entries,
+            artifacts,
             study_id=found.row.id,
             study_name=found.row.study.name,
-            entries=found.entries,
-            artifacts=artifacts,
             made_by=wanted.made_by,
             notes=notes,
-        )
-        return write_bundle(bundled, out, allow_missing=wanted.allow_missing).missing
+            allow_missing=wanted.allow_missing,
+        ).missing
 
 
 def _write_entry(

@@ -258,7 +258,9 @@ class Row:
             if isinstance(value, float) and not math.isfinite(value):
                 raise StudyError(f"{knob} is {value}, which nothing can be set to")
         texts = [*self.config, *(v for v in self.config.values() if isinstance(v, str))]
-        if not all(len(knob) > 0 for knob in self.config) or any(map(_is_long, texts)):
+        if not all(len(knob) > 0 for knob in self.config) or any(
+            len(text) > MOST_TEXT_CHARS for text in texts
+        ):
             raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
         try:
             "".join([*texts, self.program or "", self.text]).encode()
@@ -272,10 +274,6 @@ class Row:
         if not self.succeeded:
             return bool(self.error) and self.error == other.error
         return self.score is not None and self.score == other.score
-
-
-def _is_long(text: str) -> bool:
-    return len(text) > MOST_TEXT_CHARS
 
 
 def trial_of(
@@ -293,7 +291,7 @@ def trial_of(
     return Trial(
         ordinal=ordinal,
         policy=Policy(
-            source=row.program if row.program is not None else _constant(row.config),
+            source=_constant(row.config) if row.program is None else row.program,
             author=row.author,
             rationale=row.rationale,
         ),

@@ -22,9 +22,8 @@ from records.codec import with_texts
 from records.errors import StudyError
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
-from records.store.journal import FilesRemoved
 from records.trial import Artifact, Outcome
-from search.transfer.bundle import artifacts_of, launches_of
+from search.transfer.bundle import artifacts_of, launches_of, removed_files
 from search.transfer.tables import StudyExport, is_trace
 
 _COMMON = {
@@ -425,8 +424,7 @@ def redacted_study(
     with a model are dropped. Raises `StoreError` for a file that is missing, unless that is
     allowed, or was removed for its space.
     """
-    removed = (entry.digests for entry in found.entries if isinstance(entry, FilesRemoved))
-    forgiven = frozenset(digest for digests in removed for digest in digests)
+    forgiven = removed_files(found.entries)
     refiled: dict[str, Artifact | None] = {}
     plain, clean = scratch / "plain", scratch / "redacted"
 

@@ -171,93 +171,67 @@ _AFTER = (
 
 def columns_of(documents: Sequence[Document]) -> list[Typed]:
     """The columns of these trials, in an order that follows from their names alone."""
-    plain = [_typed(name, [document[name] for document in documents]) for name in _PLAIN]
-    scores = [_object(document, "score") for document in documents]
-    return [
-        *plain,
-        *_valued("score", [_unit_value(score) for score in scores]),
-        _typed("caveats", ["; ".join(map(str, _list(d, "caveats"))) or None for d in documents]),
-        *_knobs(documents),
-        *_metrics(documents),
-        *(_typed(name, [document[name] for document in documents]) for name in _AFTER),
-    ]
-
-
-def _knobs(documents: Sequence[Document]) -> list[Typed]:
-    configs = [_object(document, "config") for document in documents]
-    names = sorted({name for config in configs for name in config})
-    return [_typed(f"config.{name}", [config.get(name) for config in configs]) for name in names]
-
-
-def _metrics(documents: Sequence[Document]) -> list[Typed]:
-    told = [
-        {str(value["name"]): _unit_value(value) for value in _list(document, "metrics")}
-        for document in documents
-    ]
-    names = sorted({name for values in told for name in values})
-    return [
-        column
-        for name in names
-        for column in _valued(f"metric.{name}", [values.get(name) for values in told])
-    ]
-
-
-def _valued(name: str, cells: Sequence[tuple[str, object] | None]) -> list[Typed]:
-    """One column for each unit that a number has; a metric may have changed its unit."""
-    units = sorted({cell[0] for cell in cells if cell is not None})
-    return [
-        _typed(
-            f"{name} [{unit}]" if unit else name,
-            [cell[1] if cell is not None and cell[0] == unit else None for cell in cells],
-            float,
-        )
-        for unit in units
-    ]
-
-
-def _unit_value(value: Mapping[str, object]) -> tuple[str, object] | None:
-    return (str(value["unit"]), value["value"]) if value else None
-
-
-def _typed(
-    heading: str, cells: Sequence[object], kind: type[float] | type[str] | None = None
-) -> Typed:
-    """A column of the narrowest type that holds every cell; texts where types are mixed."""
-    wanted = kind or _common([cell for cell in cells if cell is not None])
-    convert: Callable[[object], Cell] = _CONVERSIONS[wanted]
-    return Typed(
-        heading=heading,
-        kind=wanted,
-        cells=tuple(None if cell is None else convert(cell) for cell in cells),
+    rows = [_row(document) for document in documents]
+    found = sorted({heading for row in rows for heading in row})
+    scores, knobs, metrics = (
+        [heading for heading in found if heading.startswith(prefix)]
+        for prefix in ("score", "config.", "metric.")
     )
+    headings = (*_PLAIN, *scores, "caveats", *knobs, *metrics, *_AFTER)
+    return [_typed(heading, [row.get(heading) for row in rows]) for heading in headings]
 
 
-def _common(cells: Sequence[object]) -> type[bool] | type[int] | type[float] | type[str]:
-    found = {type(cell) for cell in cells}
-    if found == {bool}:
-        return bool
-    if found == {int}:
-        fits = all(isinstance(cell, int) and -MOST <= cell < MOST for cell in cells)
-        return int if fits else str
-    return float if found and found <= {int, float} else str
+def _row(document: Document) -> dict[str, object]:
+    """The cells of a trial by heading; a number has a column for each of its units."""
+    row = {name: document[name] for name in (*_PLAIN, *_AFTER)}
+    caveats = document["caveats"]
+    row["caveats"] = "; ".join(map(str, caveats)) or None if isinstance(caveats, list) else None
+    for config in _objects(document["config"]):
+        row |= {f"config.{name}": value for name, value in config.items()}
+    row |= {_heading("score", score): score["value"] for score in _objects(document["score"])}
+    row |= {
+        _heading(f"metric.{value['name']}", value): value["value"]
+        for value in _objects(document["metrics"])
+    }
+    return row
 
 
-_CONVERSIONS: Mapping[type, Callable[[object], Cell]] = {
-    bool: bool,
-    int: lambda cell: cell if isinstance(cell, int) else None,
-    float: lambda cell: float(cell) if isinstance(cell, int | float) else None,
-    str: str,
-}
-
-
-def _object(document: Document, name: str) -> Mapping[str, object]:
-    value = document[name]
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(document: Document, name: str) -> Sequence[Mapping[str, object]]:
-    value = document[name]
+def _objects(value: object) -> Sequence[Mapping[str, object]]:
+    """One object, the objects of a list, or none."""
+    if isinstance(value, Mapping):
+        return [value]
     return value if isinstance(value, list) else []
+
+
+def _heading(name: str, value: Mapping[str, object]) -> str:
+    return f"{name} [{value['unit']}]" if value["unit"] else name
+
+
+def _typed(heading: str, cells: Sequence[object]) -> Typed:
+    """A column of the narrowest type that holds every cell; texts where types are mixed."""
+    found = {type(cell) for cell in cells if cell is not None}
+    kind: type[bool] | type[int] | type[float] | type[str] = str
+    if heading.startswith(("score", "metric.")) or {float} <= found <= {int, float}:
+        kind = float
+    elif found == {bool}:
+        kind = bool
+    elif found == {int} and all(_fits(cell) for cell in cells):
+        kind = int
+    return Typed(heading=heading, kind=kind, cells=tuple(_cell_of(cell, kind) for cell in cells))
+
+
+def _fits(cell: object) -> bool:
+    return cell is None or (isinstance(cell, int) and -MOST <= cell < MOST)
+
+
+def _cell_of(cell: object, kind: type) -> Cell:
+    match cell:
+        case None:
+            return None
+        case bool() | int() | float() if kind is not str:
+            return float(cell) if kind is float else cell
+        case _:
+            return str(cell)
 
 
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n")

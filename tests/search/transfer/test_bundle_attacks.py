@@ -20,7 +20,6 @@ from records.store.journal import StudyCreated, TrialFinished
 from search.transfer import bundle as importing
 from search.transfer.bundle import (
     END,
-    Bundled,
     header,
     is_bundle,
     padding,
@@ -63,11 +62,16 @@ def sound(tmp_path_factory):
         StudyCreated(study=testing.study(), version="test", created_at=testing.START),
         TrialFinished(trial=trial),
     )
-    bundled = Bundled(
-        study_id="s", study_name="n", entries=entries, artifacts=artifacts, made_by="test"
-    )
     with (folder / "bundle").open("wb") as out:
-        write_bundle(bundled, out, allow_missing=False)
+        write_bundle(
+            out,
+            entries,
+            artifacts,
+            study_id="s",
+            study_name="n",
+            made_by="test",
+            allow_missing=False,
+        )
     packed = (folder / "bundle").read_bytes()
     text = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
     with tarfile.open(fileobj=io.BytesIO(text)) as archive:

@@ -118,13 +118,8 @@ class Card:
 
     def get(self, *paths: str) -> object:
         """Return the value at the first of these dotted paths that exists, or None."""
-        for path in paths:
-            value: object = self.fields
-            for key in path.split("."):
-                value = value.get(key) if isinstance(value, Mapping) else None
-            if value is not None:
-                return value
-        return None
+        found = (looked_up(self.fields, path) for path in paths)
+        return next((value for value in found if value is not None), None)
 
     def count(self, *paths: str) -> int:
         """Return a positive whole number; raise `StudyError` if it is missing or invalid."""
@@ -157,6 +152,14 @@ class Card:
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise StudyError(f"{self.path}: {path} must be a list of tables")
         return value
+
+
+def looked_up(fields: Mapping[object, object] | Mapping[str, object], path: str) -> object:
+    """Return what a card has at a dotted path; None where it has nothing."""
+    value: object = fields
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

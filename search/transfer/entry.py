@@ -24,14 +24,14 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import to_json
 from records.errors import StoreError, StudyError, shown
-from records.machine import LaunchRecord, Machine
+from records.machine import Machine
 from records.store.artifacts import Artifacts
-from records.study import MIN_TIMED_STEPS, Environment, Study, Value
+from records.study import MIN_TIMED_STEPS, Study, Value
 from records.trial import Artifact, Failed, Measured, Measurement, Trial
 from records.workload import Workload
 from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
-from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number
+from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number, looked_up
 from search.study.cards import KNOB_NAMES
 from search.transfer.tables import StudyExport, is_trace
 from search.views.format import remarks
@@ -107,14 +107,6 @@ def nested(values: Mapping[str, object]) -> dict[str, object]:
         empty: object = {"mapping": {}, "texts": []}.get(field.kind)
         place[name] = values.get(field.path, empty)
     return card
-
-
-def looked_up(card: Mapping[str, object], path: str) -> object:
-    """What a card has at a dotted path; None where it has nothing."""
-    value: object = card
-    for name in path.split("."):
-        value = value.get(name) if isinstance(value, Mapping) else None
-    return value
 
 
 def is_untold(field: Field, value: object) -> bool:
@@ -230,32 +222,24 @@ def _model(workload: Workload, trial: Trial) -> dict[str, object]:
     if isinstance(trial.outcome, Measured):
         steps = len(trial.outcome.measurement.slowest_rank_s)
     hidden, heads = workload.hidden_size, workload.head_count
+    counted = all_parameters(workload)
+    # Of our own decoders the family says only how they are built.
+    family = None if workload.family in ("dense", "moe") else workload.family
     return {
         f"{prefix}phase": workload.phase,
         f"{prefix}moe": bool(workload.expert_count),
         f"{prefix}granularity": _GRANULARITIES.get(workload.phase),
-        f"{prefix}model_family": workload.model or _family(workload),
+        f"{prefix}model_family": workload.model or family or workload.name,
         f"{prefix}precision": workload.precision,
         f"{prefix}epochs": 1,
         f"{prefix}iteration": steps or None,
-        f"{arch}num_params": workload.parameter_count or _parameter_count(workload),
+        f"{arch}num_params": workload.parameter_count
+        or (None if isinstance(counted, Absent) else int(counted)),
         f"{arch}num_params_embedding": (workload.vocab_size or 0) * (hidden or 0) or None,
         f"{arch}num_layers": workload.layer_count,
         f"{arch}num_heads": heads,
         f"{arch}head_dim": workload.head_size or (hidden // heads if hidden and heads else None),
     }
-
-
-def _family(workload: Workload) -> str:
-    """What the model is called: of our own decoders the family says only how they are built."""
-    is_ours = workload.family in (None, "dense", "moe")
-    return workload.name if is_ours else workload.family or workload.name
-
-
-def _parameter_count(workload: Workload) -> int | None:
-    """All parameters of the decoder that has these sizes; None where they are not all told."""
-    count = all_parameters(workload)
-    return None if isinstance(count, Absent) else int(count)
 
 
 def _data(workload: Workload) -> dict[str, object]:
@@ -273,10 +257,15 @@ def _hardware(study: Study, trial: Trial, machine: Machine | None) -> dict[str, 
     environment = study.environment
     ranks = _rank_count(trial)
     per_node = min(ranks, environment.ranks_per_node) if ranks else environment.ranks_per_node
+    # Scale-out, then scale-up, in Gbit/s, as the template orders them.
+    links = (environment.scale_out, environment.scale_up)
+    bandwidths = [
+        UNUSED if link is None else link.bandwidth_bytes_per_s * 8 / 1e9 for link in links
+    ]
     driver = next((gpu.driver for gpu in machine.gpus if gpu.driver), None) if machine else None
     return {
         f"{_HARDWARE}network_topo.topology": "single node" if ranks and ranks <= per_node else None,
-        f"{_HARDWARE}network_topo.bandwidth_gbps": _bandwidths(environment),
+        f"{_HARDWARE}network_topo.bandwidth_gbps": bandwidths if any(links) else None,
         f"{_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
         f"{_HARDWARE}xpu_spec.model": environment.accelerator,
         f"{_HARDWARE}xpu_spec.total_count": ranks,
@@ -293,20 +282,12 @@ def _rank_count(trial: Trial) -> int | None:
     return int(told) if told else len(trial.outcome.measurement.step_times_s)
 
 
-def _bandwidths(environment: Environment) -> list[object] | None:
-    """Scale-out, then scale-up, in Gbit/s, as the template orders them."""
-    links = (environment.scale_out, environment.scale_up)
-    if not any(links):
-        return None
-    return [UNUSED if link is None else link.bandwidth_bytes_per_s * 8 / 1e9 for link in links]
-
-
 def _executor(study: Study, trial: Trial, machine: Machine | None) -> dict[str, object]:
     settings = {**study.space.defaults, **(trial.config.values if trial.config else {})}
     is_ours, on_host = study.launch.recipe == "builtin", study.environment.device == "cpu"
     framework = study.origin.framework if study.origin else None
-    compiled = settings.get("compile") is True
-    single = _rank_count(trial) and (_rank_count(trial) or 0) <= study.environment.ranks_per_node
+    compiled, launched = settings.get("compile") is True, trial.outcome.launched
+    single = 0 < (_rank_count(trial) or 0) <= study.environment.ranks_per_node
     return {
         "Model-executor.framework.name": "pytorch" if is_ours else framework,
         "Model-executor.framework.compiler_tool_selection": (
@@ -315,7 +296,11 @@ def _executor(study: Study, trial: Trial, machine: Machine | None) -> dict[str, 
         **plan_of(settings),
         f"{_LIBRARY}name": ("Gloo" if on_host else "NCCL") if is_ours else None,
         f"{_LIBRARY}version": _library_version(trial, machine, on_host=on_host),
-        f"{_LIBRARY}env": _library_variables(trial.outcome.launched),
+        f"{_LIBRARY}env": {
+            name: value
+            for name, value in sorted((launched.environment if launched else {}).items())
+            if name.startswith(_LIBRARY_VARIABLES)
+        },
         "Model-executor.protocol_selection": (
             (["tcp"] if on_host else ["p2p"]) if is_ours and single else None
         ),
@@ -335,15 +320,6 @@ def _library_version(trial: Trial, machine: Machine | None, *, on_host: bool) ->
         return f"torch-{torch}" if torch else None
     software = machine.software if machine else {}
     return next((version for name, version in software.items() if "nccl" in name.lower()), None)
-
-
-def _library_variables(launched: LaunchRecord | None) -> dict[str, str]:
-    environment = launched.environment if launched else {}
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(_LIBRARY_VARIABLES)
-    }
 
 
 def card_text(card: Mapping[str, object]) -> str:

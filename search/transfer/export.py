@@ -167,13 +167,16 @@ def export(
                 files=wanted.form in WITH_FILES,
                 allow_missing=wanted.allow_missing,
             )
-            card = _redacted_card(card, redactor)
+            if card is not None:
+                redacted = {name: redactor.value(value) for name, value in card.items()}
+                card = {**redacted, "contributor": "redacted", "contact": "redacted"}
             script = None if script is None else redactor.text(script)
             check_redacted("the export", _texts(found, card, script), redactor.known)
             _check_files(found, artifacts, redactor.known)
         notes = tuple(_notes(wanted.leaving, redactor))
+        checks = {} if card is None else _checks(found, card)
         if card is not None:
-            missing = _write_entry(found, artifacts, card, script, wanted)
+            missing = _write_entry(found, artifacts, card, checks, script, wanted)
         else:
             missing = _write_file(found, artifacts, wanted, notes)
     return ExportResult(
@@ -182,7 +185,7 @@ def export(
         missing=missing,
         left_out=left_out,
         notes=notes,
-        checks=_checks(found, card) if card is not None else {},
+        checks=checks,
     )
 
 
@@ -223,13 +226,6 @@ def _card(found: StudyExport, store: Store, wanted: ExportRequest) -> dict[str, 
     return card_of(found.row.study, trial, found.row.id, machine, wanted.given)
 
 
-def _redacted_card(card: dict[str, object] | None, redactor: Redactor) -> dict[str, object] | None:
-    if card is None:
-        return None
-    redacted = {name: redactor.value(value) for name, value in card.items()}
-    return {**redacted, "contributor": "redacted", "contact": "redacted"}
-
-
 def _checks(found: StudyExport, card: Mapping[str, object]) -> Checks:
     (trial,) = found.trials
     traces = [each for each in traces_of(trial) if is_json(each.name)]
@@ -260,10 +256,10 @@ def _write_entry(
     found: StudyExport,
     artifacts: Artifacts,
     card: Mapping[str, object],
+    checks: Checks,
     script: str | None,
     wanted: ExportRequest,
 ) -> tuple[str, ...]:
-    checks = _checks(found, card)
     broken = {name: faults for name, faults in checks.items() if faults}
     if broken and not wanted.incomplete:
         words = "; ".join(f"{name}: {', '.join(faults)}" for name, faults in broken.items())

@@ -82,16 +82,14 @@ def known_names(found: StudyExport, *, hosts: Iterable[str], users: Iterable[str
     for launched in launches(found):
         for host in launched.hosts:
             known.add("host", host)
-        if launched.job_id is not None:
-            known.add("job", launched.job_id)
+        known.add("job", launched.job_id or "")
         _add_variables(known, launched.environment)
     for host in hosts:
         known.add("host", host)
     for user in users:
         known.add("user", user)
     command = found.row.study.command
-    if command is not None:
-        _add_variables(known, command.environment)
+    _add_variables(known, {} if command is None else command.environment)
     return known
 
 

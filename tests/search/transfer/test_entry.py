@@ -9,7 +9,8 @@ import yaml
 
 from records.study import Environment, Link
 from records.trial import Config
-from search.transfer.entry import TEMPLATE, card_checks, card_of, looked_up, nested, trial_checks
+from search.study.card_reader import looked_up
+from search.transfer.entry import TEMPLATE, card_checks, card_of, nested, trial_checks
 from tests.support import records as testing
 
 GOLDEN = Path(__file__).parent / "golden" / "workload_card.yaml"

@@ -66,9 +66,8 @@ def require_files(
         whose = f"trial {ordinal} of study {study_id}: {artifact.name}"
         why = absence(study_id, artifact.digest, records)
         if why is not None:
-            if records.citations.removal(study_id, artifact.digest) is not None:
-                raise StudyError(f"{whose} {why}")
-            raise StoreError(f"{whose} {why}")
+            is_removed = records.citations.removal(study_id, artifact.digest) is not None
+            raise (StudyError if is_removed else StoreError)(f"{whose} {why}")
         try:
             records.artifacts.check(artifact.digest, artifact.size_bytes)
         except StoreError as error:
@@ -90,29 +89,25 @@ def copy_files(
     removed: list[str] = []
     faults: list[str] = []
     for artifact in artifacts:
-        if not is_inside(artifact.name):
-            faults.append(
-                f"trial {ordinal}: {shown(artifact.name)} is no name of a file in a folder"
-            )
-            continue
-        if (folder / artifact.name) in (folder / POLICY, *paths):
-            faults.append(f"trial {ordinal}: {artifact.name} is the name of another file there")
-            continue
+        path, whose = folder / artifact.name, f"trial {ordinal}"
         try:
+            if not is_inside(artifact.name):
+                raise StoreError(
+                    f"{whose}: {shown(artifact.name)} is no name of a file in a folder"
+                )
+            if path in (folder / POLICY, *paths):
+                raise StoreError(f"{whose}: {artifact.name} is the name of another file there")
             require_files(study_id, ordinal, [artifact], records)
-        except StudyError as error:
-            removed.append(str(error))
-        except StoreError as error:
-            faults.append(str(error))
-        else:
-            path = folder / artifact.name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 records.artifacts.copy(artifact.digest, path, artifact.size_bytes)
             except (OSError, StoreError) as error:
-                faults.append(f"cannot copy {artifact.name} of trial {ordinal}: {error}")
-                continue
+                raise StoreError(f"cannot copy {artifact.name} of {whose}: {error}") from error
             paths.append(path)
+        except StudyError as error:
+            removed.append(str(error))
+        except StoreError as error:
+            faults.append(str(error))
     return Copies(paths=tuple(paths), removed=tuple(removed), faults=tuple(faults))
 
 

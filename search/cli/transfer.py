@@ -26,13 +26,20 @@ from search.cli.options import (
 )
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
 from search.transfer.audit import Fault, audit
-from search.transfer.bundle import SUFFIX
 from search.transfer.entry import Checks, checks_of
-from search.transfer.export import ExportRequest, ExportResult, Form, entry_checks, export
+from search.transfer.export import (
+    ExportRequest,
+    ExportResult,
+    Form,
+    Omissions,
+    entry_checks,
+    export,
+    redactor_of,
+    suffix_of,
+)
 from search.transfer.importers import record, refuse_other, refuse_steering, studies_of
 from search.transfer.importing import BadRows, Imported
-from search.transfer.redact import Redactor, known_names, launches
-from search.transfer.tables import Omissions, StudyExport, study_export
+from search.transfer.redact import Redactor
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.format import format_count, score_words
@@ -154,7 +161,10 @@ def export_command(
         if asked.check_only:
             _print_checks(entry_checks(row, records, wanted), as_json=as_json)
             return
-        redactor = _redactor(asked, row, records) if asked.redact else None
+        redactor = None
+        if asked.redact:
+            users = (_user(), *asked.name)
+            redactor = redactor_of(row, records, [socket.gethostname()], users)
         with ExitStack() as shown_work:
             if on_terminal() and not as_json:
                 shown_work.enter_context(Terminal(stderr=True).status(f"writing {wanted.to}"))
@@ -189,10 +199,9 @@ def check(
 
 
 def _wanted(asked: ExportOptions, row: StudyRow) -> ExportRequest:
-    suffix = {"entry": "", "bundle": SUFFIX}.get(asked.form, f".{asked.form}")
     return ExportRequest(
         form=asked.form,
-        to=asked.output or Path(f"{row.id}{suffix}"),
+        to=asked.output or Path(f"{row.id}{suffix_of(asked.form)}"),
         trial=asked.trial,
         leaving=Omissions(traces=asked.no_traces, all_but_metrics=asked.metrics_only),
         given=dict(_given(asked.fields)),
@@ -211,24 +220,6 @@ def _given(fields: Sequence[str]) -> Iterator[tuple[str, str]]:
                 f"--set {shown(text)}: write FIELD=VALUE, as in contact=me@example.org"
             )
         yield name.strip(), value.strip()
-
-
-def _redactor(asked: ExportOptions, row: StudyRow, records: Store) -> Redactor:
-    """Return the redactor for the names that the study and this machine know."""
-    found = study_export(row, records, Omissions())
-    known = known_names(
-        found,
-        hosts=(socket.gethostname(), *_machine_hosts(found, records)),
-        users=(_user(), *asked.name),
-    )
-    return Redactor(known)
-
-
-def _machine_hosts(found: StudyExport, records: Store) -> Iterator[str]:
-    for digest in {launched.machine for launched in launches(found) if launched.machine}:
-        machine = records.machine(digest)
-        if machine is not None:
-            yield machine.host
 
 
 def _user() -> str:

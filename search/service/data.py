@@ -37,9 +37,7 @@ from search.report.explored import (
 from search.report.report import study_report
 from search.service.cache import VersionedCache
 from search.settings import installed_version
-from search.transfer.bundle import SUFFIX
-from search.transfer.export import ExportRequest, export
-from search.transfer.tables import Omissions
+from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
 
@@ -172,7 +170,7 @@ class StudyWriter:
                         f"study {row.id} has {size} bytes of files, too many for one request; "
                         f"`cclsearch export {row.id} --format bundle` has no limit"
                     )
-            path = _empty_folder(root) / f"study{SUFFIX if form == 'bundle' else f'.{form}'}"
+            path = _empty_folder(root) / f"study{suffix_of(form)}"
             request = ExportRequest(
                 form=form,
                 to=path,

@@ -460,22 +460,24 @@ def _behind(best: Trial, other: Trial) -> float | None:
 
 def same_result(seen: AuditedHistory) -> Said | None:
     """Different settings have the same result to the last digit."""
-    found: dict[float, set[str]] = {}
-    trials: dict[float, list[int]] = {}
+    found: dict[float, list[Trial]] = defaultdict(list)
     for trial in seen.history.measured:
         result = metric_of(trial, PUBLISHED_SCORE)
         if result is None or trial.config is None or not is_imported(trial) or not _is_fine(result):
             continue
-        found.setdefault(result, set()).add(seen.live(trial.config).digest)
-        trials.setdefault(result, []).append(trial.ordinal)
-    shared = [result for result, configs in found.items() if len(configs) > 1]
-    ordinals = sorted(n for result in shared for n in trials[result])
+        found[result].append(trial)
+    shared = {
+        result: [trial.ordinal for trial in trials]
+        for result, trials in found.items()
+        if len({seen.live(trial.config) for trial in trials if trial.config is not None}) > 1
+    }
     if not shared:
         return None
+    first, ordinals = next(iter(shared)), sorted(n for each in shared.values() for n in each)
     return (
         f"{len(ordinals)} trials share {len(shared)} result{'s'[: len(shared) - 1]} to the last "
-        f"digit though they set something else, as {listed(trials[shared[0]])} with "
-        f"{shared[0]:.10g}: an old result may have been read again.",
+        f"digit though they set something else, as {listed(shared[first])} with "
+        f"{first:.10g}: an old result may have been read again.",
         tuple(ordinals),
     )
 

@@ -42,7 +42,6 @@ from records.store.writer import apply_entry
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
 
-SUFFIX: Final = ".cclsearch"
 FORMAT: Final = "cclsearch.bundle"
 VERSION: Final = 1
 MANIFEST: Final = "manifest.json"

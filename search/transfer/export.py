@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
@@ -14,8 +14,10 @@ from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.store.artifacts import Artifacts
+from records.store.journal import with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
+from records.trial import Measured, MetricValue, Outcome, Policy, Repeat, Trial
 from search.loop.finding import leader_of
 from search.transfer.bundle import write_bundle
 from search.transfer.entry import (
@@ -29,16 +31,81 @@ from search.transfer.entry import (
     trial_documents,
     write_entry,
 )
-from search.transfer.redact import Known, Redactor, check_redacted, files_of, redacted_study
+from search.transfer.redact import (
+    Known,
+    Redactor,
+    check_redacted,
+    files_of,
+    known_names,
+    redacted_study,
+)
 from search.transfer.script import launch_script
 from search.transfer.tables import (
-    Omissions,
     StudyExport,
-    study_export,
+    is_trace,
     write_csv,
     write_jsonl,
     write_parquet,
 )
+from search.transfer.trust import plain_study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Omissions:
+    """What stays at home: files with traces, or everything but configurations and results."""
+
+    traces: bool = False
+    all_but_metrics: bool = False
+
+
+def study_export(
+    row: StudyRow,
+    store: Store,
+    leaving: Omissions,
+    ordinals: frozenset[int] | None = None,
+    *,
+    entries: bool = False,
+) -> StudyExport:
+    """All of a study, or these trials of it with their further launches."""
+
+    def is_asked(one: Trial | Repeat) -> bool:
+        return ordinals is None or one.ordinal in ordinals
+
+    trials = tuple(filter(is_asked, store.history(row.id)))
+    later = store.metric_values(row.id)
+    found = StudyExport(
+        row=row,
+        trials=trials,
+        repeats=tuple(filter(is_asked, store.repeats(row.id))),
+        metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
+        entries=tuple(with_study(entry, plain_study) for entry in store.entries(row.id))
+        if entries
+        else (),
+    )
+    if leaving.all_but_metrics:
+        return found.changed(
+            lambda outcome: replace(outcome, artifacts=(), launched=None),
+            _lean_policy,
+            exchanges=False,
+        )
+    if leaving.traces:
+        return found.changed(_without_traces)
+    return found
+
+
+def _lean_policy(policy: Policy) -> Policy:
+    """Of the text only its digest stays, in a comment: so that policies differ as they did."""
+    source = f"# This policy was left out. Its SHA-256 is {policy.digest}.\n"
+    return replace(policy, source=source, parent=None, rationale="", prediction=None)
+
+
+def _without_traces(outcome: Outcome) -> Outcome:
+    kept = (each for each in outcome.artifacts if not is_trace(each.name))
+    return replace(outcome, artifacts=tuple(kept))
+
+
+def _own(trial: Trial) -> tuple[MetricValue, ...]:
+    return trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
 
 
 @contextmanager
@@ -108,8 +175,14 @@ def _refusals(path: Path) -> Iterator[None]:
 
 
 Form: TypeAlias = Literal["jsonl", "csv", "parquet", "entry", "bundle"]
+SUFFIX = ".cclsearch"
 WITH_FILES = ("entry", "bundle")
 TABLES = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
+
+
+def suffix_of(form: Form) -> str:
+    """What the name of an export ends in."""
+    return {"entry": "", "bundle": SUFFIX}.get(form, f".{form}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,6 +260,13 @@ def export(
         notes=notes,
         checks=checks,
     )
+
+
+def redactor_of(
+    row: StudyRow, store: Store, hosts: Iterable[str], users: Iterable[str]
+) -> Redactor:
+    """The redactor for the names in how a study's trials were launched, and those given."""
+    return Redactor(known_names(study_export(row, store, Omissions()), store, hosts, users))
 
 
 def entry_checks(row: StudyRow, store: Store, wanted: ExportRequest) -> Checks:

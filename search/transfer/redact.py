@@ -22,6 +22,7 @@ from records.codec import with_texts
 from records.errors import StudyError
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
+from records.store.store import Store
 from records.trial import Artifact, Outcome
 from search.transfer.bundle import artifacts_of, launches_of, removed_files
 from search.transfer.tables import StudyExport, is_trace
@@ -76,7 +77,9 @@ class Known:
                 return word
 
 
-def known_names(found: StudyExport, *, hosts: Iterable[str], users: Iterable[str]) -> Known:
+def known_names(
+    found: StudyExport, store: Store, hosts: Iterable[str], users: Iterable[str]
+) -> Known:
     """The names in how trials were launched, and those given."""
     known = Known()
     for launched in launches(found):
@@ -84,7 +87,9 @@ def known_names(found: StudyExport, *, hosts: Iterable[str], users: Iterable[str
             known.add("host", host)
         known.add("job", launched.job_id or "")
         _add_variables(known, launched.environment)
-    for host in hosts:
+    digests = dict.fromkeys(each.machine for each in launches(found) if each.machine)
+    machines = (store.machine(digest) for digest in digests)
+    for host in (*hosts, *(machine.host for machine in machines if machine is not None)):
         known.add("host", host)
     for user in users:
         known.add("user", user)

@@ -8,19 +8,9 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
 from records.errors import EnvironmentFault
-from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished, with_study
+from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished
 from records.store.rows import StudyRow
-from records.store.store import Store
-from records.trial import Measured, MetricValue, Outcome, Policy, Repeat, Trial
-from search.transfer.trust import plain_study
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Omissions:
-    """What stays at home: files with traces, or everything but configurations and results."""
-
-    traces: bool = False
-    all_but_metrics: bool = False
+from records.trial import MetricValue, Outcome, Policy, Repeat, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,61 +79,11 @@ class StudyExport:
         )
 
 
-def study_export(
-    row: StudyRow,
-    store: Store,
-    leaving: Omissions,
-    ordinals: frozenset[int] | None = None,
-    *,
-    entries: bool = False,
-) -> StudyExport:
-    """All of a study, or these trials of it with their further launches."""
-
-    def is_asked(one: Trial | Repeat) -> bool:
-        return ordinals is None or one.ordinal in ordinals
-
-    trials = tuple(filter(is_asked, store.history(row.id)))
-    later = store.metric_values(row.id)
-    found = StudyExport(
-        row=row,
-        trials=trials,
-        repeats=tuple(filter(is_asked, store.repeats(row.id))),
-        metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
-        entries=tuple(with_study(entry, plain_study) for entry in store.entries(row.id))
-        if entries
-        else (),
-    )
-    if leaving.all_but_metrics:
-        return found.changed(
-            lambda outcome: replace(outcome, artifacts=(), launched=None),
-            _lean_policy,
-            exchanges=False,
-        )
-    if leaving.traces:
-        return found.changed(_without_traces)
-    return found
-
-
-def _lean_policy(policy: Policy) -> Policy:
-    """Of the text only its digest stays, in a comment: so that policies differ as they did."""
-    source = f"# This policy was left out. Its SHA-256 is {policy.digest}.\n"
-    return replace(policy, source=source, parent=None, rationale="", prediction=None)
-
-
-def _without_traces(outcome: Outcome) -> Outcome:
-    kept = (each for each in outcome.artifacts if not is_trace(each.name))
-    return replace(outcome, artifacts=tuple(kept))
-
-
 def is_trace(name: str) -> bool:
     """Whether a file of a trial is what a profiler wrote, by its name."""
     if name.endswith(("steps.json", "progress.jsonl", "job.json", "launch.json")):
         return False
     return name.endswith((".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".pb"))
-
-
-def _own(trial: Trial) -> tuple[MetricValue, ...]:
-    return trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
 
 
 Cell: TypeAlias = bool | int | float | str | None

@@ -32,8 +32,7 @@ from search.service.models import (
     knob_pairs,
 )
 from search.service.service import MissingError, Service, TooManyError
-from search.transfer.bundle import SUFFIX
-from search.transfer.tables import Omissions
+from search.transfer.export import Omissions, suffix_of
 from search.views.charts import Interval
 from search.views.format import remarks
 from search.views.study import definition_facts
@@ -201,8 +200,7 @@ def export(
     """A study as one file, as `cclsearch export` writes it."""
     row = service.study(study_id)
     leaving = Omissions(traces=not traces, all_but_metrics=metrics_only)
-    suffix = SUFFIX if form == "bundle" else f".{form}"
-    headers = {"content-disposition": attachment(f"{row.id}{suffix}")}
+    headers = {"content-disposition": attachment(f"{row.id}{suffix_of(form)}")}
     if not service.exports.take(caller.name):
         raise TooManyError(MANY)
     try:

@@ -97,7 +97,7 @@ def test_trust_in_one_bundle_is_none_in_another(cclsearch, imported, tmp_path):
 
 def test_a_bundle_brings_no_host_for_the_model(imported, monkeypatch, tmp_path):
     # An export leaves the host out; here it is kept, as whoever writes a bundle may.
-    monkeypatch.setattr("search.transfer.tables.plain_study", lambda study: study)
+    monkeypatch.setattr("search.transfer.export.plain_study", lambda study: study)
     store, said = imported(hostile(tmp_path / "mark", llm=Llm(base_url="https://evil.example")))
     assert "base_url 'https://evil.example' is left out" in said
     records = Store(store)

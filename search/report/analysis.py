@@ -1,9 +1,14 @@
 """Report sections that analyse the trials: parameter importance, step time, cost, all trials."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 
-from records.trial import Breakdown, Failed, Measured, Outcome, Trial
+from evaluator.objective import scoring_of
+from records.errors import StudyError
+from records.study import Study
+from records.trial import Breakdown, Failed, Measured, MetricValue, Outcome, Trial
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.explored import TIP_CHARS
@@ -305,7 +310,7 @@ def trials_section(data: ReportData) -> Section:
     about = "All trials; settings that differ from the best"
     if left_out:
         about = f"The best {len(shown)} trials and failures; {left_out} more are stored"
-    metrics = _metrics(data)
+    metrics = shown_metrics(data.study, data.metrics, MOST_METRICS)
     table = Table(
         about=about,
         headings=(
@@ -338,19 +343,21 @@ def _objective(data: ReportData) -> str:
     return f"{one_line(data.scoring.expression.text, 60)}{unit}"
 
 
-def _metrics(data: ReportData) -> list[str]:
-    """What the objectives and limits are made of, then what people ask for first."""
-    present = {value.name for values in data.metrics.values() for value in values}
-    needed = data.scoring.shown_metrics
-    names = [*sorted(needed), *SHOWN_FIRST]
-    own = data.scoring.expression.text
-    wanted = [name for name in dict.fromkeys(names) if name in present and name != own]
-    return [name for name in wanted if name in needed or _differs(name, data)][:MOST_METRICS]
-
-
-def _differs(name: str, data: ReportData) -> bool:
-    found = (data.metric(trial, name) for trial in data.history.measured)
-    return len({metric.value for metric in found if metric is not None}) > 1
+def shown_metrics(
+    study: Study, metrics: Mapping[int, Sequence[MetricValue]], most: int
+) -> list[str]:
+    """Return metrics of the objectives and limits, then usual metrics in which trials differ."""
+    found: dict[str, set[float]] = defaultdict(set)
+    for value in chain.from_iterable(metrics.values()):
+        found[value.name].add(value.value)
+    try:
+        needed: Sequence[str] = sorted(scoring_of(study).shown_metrics)
+    except StudyError:
+        needed = ()
+    varied = [name for name in found if len(found[name]) > 1 or len(metrics) < 2]
+    wanted = (name for name in dict.fromkeys((*needed, *SHOWN_FIRST)) if name in found)
+    own = study.objective.expression
+    return [name for name in wanted if name != own and (name in needed or name in varied)][:most]
 
 
 def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> TableRow:

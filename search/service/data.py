@@ -1,10 +1,12 @@
 """What pages and the API read of whole studies: disturbances, comparisons, exports and caches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from threading import BoundedSemaphore
-from typing import BinaryIO, Literal, TypeAlias
+from threading import BoundedSemaphore, Lock
+from typing import BinaryIO, Generic, Literal, TypeAlias, TypeVar
 
 from evaluator.metrics.base import Metric
 from evaluator.timing.intervals.estimate import read_thresholds
@@ -35,7 +37,6 @@ from search.report.explored import (
     study_knobs,
 )
 from search.report.report import study_report
-from search.service.cache import VersionedCache
 from search.settings import installed_version
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.html import render_html
@@ -51,6 +52,7 @@ WAIT_S = 20.0
 MOST_WAITING = 2
 """Each takes one of the few threads meanwhile."""
 
+T = TypeVar("T")
 Form: TypeAlias = Literal["jsonl", "csv", "parquet", "bundle"]
 
 
@@ -87,6 +89,33 @@ def knob_values(configs: Sequence[Config | None]) -> dict[str, tuple[Value | Non
         knob: tuple(each.get(knob) for each in values)
         for knob in sorted({knob for each in values for knob in each})
     }
+
+
+class VersionedCache(Generic[T]):
+    """The most recently used values by key; each is computed by one thread while others wait."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._entries: OrderedDict[Hashable, _Entry[T]] = OrderedDict()
+
+    def get(self, key: Hashable, version: Hashable, compute: Callable[[], T]) -> T:
+        """Return the value of this version, computed now unless it is cached."""
+        with self._lock:
+            entry = self._entries.setdefault(key, _Entry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._most:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            if entry.cached is None or entry.cached[0] != version:
+                entry.cached = version, compute()
+            return entry.cached[1]
+
+
+@dataclass(slots=True)
+class _Entry(Generic[T]):
+    lock: Lock = field(default_factory=Lock)
+    cached: tuple[Hashable, T] | None = None
 
 
 class ChartData:

@@ -31,9 +31,8 @@ from search.compose import (
 from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
-from search.service.cache import VersionedCache
 from search.service.config import Limits, OfferedEnvironment, ServiceConfig
-from search.service.data import ChartData, LeaderboardCache, StudyWriter
+from search.service.data import ChartData, LeaderboardCache, StudyWriter, VersionedCache
 from search.service.events import Feeds
 from search.service.limits import Rates, Slots
 from search.service.models import StudyShort

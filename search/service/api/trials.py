@@ -254,11 +254,7 @@ def policy(
     """A policy, and what changed against its parent or the one given."""
     row = service.study(study_id)
     found = policy_of(service, row.id, digest)
-    before = None
-    if against is not None:
-        before = policy_of(service, row.id, against)
-    elif found.parent is not None:
-        before = service.records.policy(row.id, found.parent)
+    before = policy_before(service, row.id, found, against)
     diff = difflib.unified_diff(
         [] if before is None else before.source.splitlines(),
         found.source.splitlines(),
@@ -347,6 +343,15 @@ def policy_of(service: Service, study_id: str, digest: str) -> Policy:
     if found is None:
         raise MissingError(f"study {study_id} has no policy {shown(digest[:12])}")
     return found
+
+
+def policy_before(
+    service: Service, study_id: str, found: Policy, against: str | None
+) -> Policy | None:
+    """Return the policy to compare with: the one given, or the parent; raise `MissingError`."""
+    if against:
+        return policy_of(service, study_id, against)
+    return None if found.parent is None else service.records.policy(study_id, found.parent)
 
 
 def side_of(service: Service, text: str) -> tuple[StudyRow, TrialSide | None]:

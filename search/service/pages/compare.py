@@ -17,7 +17,7 @@ from search.compare.view import verdict_words, why_words
 from search.report.explored import StudyHistory, repeat_spreads
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset
-from search.service.api.trials import policy_of, side_of
+from search.service.api.trials import policy_before, policy_of, side_of
 from search.service.data import compare_recorded, disturbed_trials, knob_values
 from search.service.pages.base import OneStudy, drawing, page, visible
 from search.service.pages.study import result_words
@@ -130,9 +130,7 @@ def policy(at: OneStudy, digest: str, against: Against = "") -> Response:
     """Show a policy, its changes against its parent or the one given, and its trials."""
     row, records = at.row, at.records
     found = policy_of(at.service, row.id, digest)
-    before = None if found.parent is None else records.policy(row.id, found.parent)
-    if against:
-        before = policy_of(at.service, row.id, against)
+    before = policy_before(at.service, row.id, found, against)
     lines = lines_of(found.source)
     diff = [] if before is None else unified_diff(lines_of(before.source), lines, n=CONTEXT)
     return at.page(

@@ -1,6 +1,5 @@
 """The page that explores a study: its Pareto front, parallel coordinates, and a table of both."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -24,19 +23,6 @@ from search.service.pages.base import OneStudy, StudyPage, drawing
 from search.views.format import format_flags, format_number
 
 router = APIRouter(include_in_schema=False)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialRow:
-    """A trial that the charts show, as a row: its values by axis, empty where it has none."""
-
-    ordinal: int
-    values: tuple[str, ...]
-    launch_count: int
-    settings: str
-    on_front: bool
-    is_best: bool
-    failure: str | None
 
 
 @router.get("/studies/{study_id}/explore")
@@ -73,12 +59,23 @@ def _metrics(at: StudyPage) -> list[str]:
 
 def _rows(
     row: StudyRow, front: StudyFront, knobs: StudyKnobs, store: Store
-) -> tuple[TrialRow, ...]:
+) -> list[dict[str, object]]:
     """Return every trial that a chart shows, the best first and the failed last."""
     points = {point.ordinal: point for point in front.points}
     drawn = {*points, *(line.ordinal for line in knobs.lines)}
     outlines = sorted(outlines_of(row, store, drawn), key=_rank)
-    return tuple(_row(each, points.get(each.ordinal), front, knobs.best) for each in outlines)
+    return [
+        {
+            "ordinal": each.ordinal,
+            "values": _values(each, points.get(each.ordinal), front),
+            "launch_count": each.launch_count,
+            "settings": "" if each.config is None else format_flags(each.config),
+            "on_front": each.ordinal in points and points[each.ordinal].on_front,
+            "is_best": each.ordinal == knobs.best,
+            "failure": None if each.failure is None else each.failure.value.replace("_", " "),
+        }
+        for each in outlines
+    ]
 
 
 def _rank(of: TrialOutline) -> tuple[bool, bool, float, int]:
@@ -86,21 +83,10 @@ def _rank(of: TrialOutline) -> tuple[bool, bool, float, int]:
     return of.cost is None, of.is_limited, cost, of.ordinal
 
 
-def _row(
-    of: TrialOutline, point: FrontPoint | None, front: StudyFront, best: int | None
-) -> TrialRow:
-    values = [""] * len(front.axes)
-    if of.value is not None:
-        values[0] = format_number(of.value)
+def _values(of: TrialOutline, point: FrontPoint | None, front: StudyFront) -> list[str]:
+    """Return the values of a trial by axis, empty where it has none."""
     if point is not None:
         reached = zip(point.values, front.axes, strict=True)
-        values = [format_number(shown_value(value, axis).centre) for value, axis in reached]
-    return TrialRow(
-        ordinal=of.ordinal,
-        values=tuple(values),
-        launch_count=of.launch_count,
-        settings="" if of.config is None else format_flags(of.config),
-        on_front=point is not None and point.on_front,
-        is_best=of.ordinal == best,
-        failure=None if of.failure is None else of.failure.value.replace("_", " "),
-    )
+        return [format_number(shown_value(value, axis).centre) for value, axis in reached]
+    value = "" if of.value is None else format_number(of.value)
+    return [value] + [""] * (len(front.axes) - 1)

@@ -1,24 +1,21 @@
 """The table of the trials of a study, filtered, sorted and paged, as a page and as CSV."""
 
 import io
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from evaluator.objective import scoring_of
 from records.errors import StudyError
 from records.store.queries import KNOB, METRIC, TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, choices_of
 from records.trial import FailureKind, Measured, MetricValue, Trial
-from search.report.analysis import SHOWN_FIRST, remarks_words
+from search.report.analysis import remarks_words, shown_metrics
 from search.report.explored import are_too_many, repeat_costs, repeat_spreads, spread_of_trial
 from search.service.api.trials import attachment
 from search.service.data import disturbed_trials
@@ -209,7 +206,10 @@ def _columns(
     names = sorted({value.name for values in metrics.values() for value in values})
     own = [key.removeprefix(METRIC) for key in asked if key.startswith(METRIC)]
     names += [name for name in own if name not in names]
-    chosen = set(asked) or {*_default_knobs(dimensions), *_default_metrics(row, metrics)}
+    chosen = set(asked) or {
+        *_default_knobs(dimensions),
+        *(f"{METRIC}{name}" for name in shown_metrics(row.study, metrics, MOST_METRICS)),
+    }
     numbers = {
         name
         for name in knobs
@@ -237,19 +237,3 @@ def _is_varied(dimension: Dimension) -> bool:
         return len(choices_of(dimension)) > 1
     except StudyError:  # an imported record, which lists no choices
         return True
-
-
-def _default_metrics(row: StudyRow, metrics: Mapping[int, Sequence[MetricValue]]) -> Iterator[str]:
-    """Yield metrics of the objectives and limits, then usual metrics in which trials differ."""
-    found: dict[str, set[float]] = defaultdict(set)
-    for value in chain.from_iterable(metrics.values()):
-        found[value.name].add(value.value)
-    varied = [name for name in found if len(found[name]) > 1 or len(metrics) < 2]
-    own = row.study.objective.expression
-    try:
-        own_metrics: Sequence[str] = sorted(scoring_of(row.study).shown_metrics)
-    except StudyError:
-        own_metrics = ()
-    shown = [name for name in own_metrics if name in found]
-    shown += [name for name in SHOWN_FIRST if name in varied and name not in (own, *shown)]
-    yield from (f"{METRIC}{name}" for name in shown[:MOST_METRICS])

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from search.service.cache import VersionedCache
+from search.service.data import VersionedCache
 
 
 def test_a_value_is_computed_once_for_each_version():

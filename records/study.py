@@ -410,6 +410,11 @@ class Study:
                 raise StudyError(f"[context] {name!r} names two contexts, or one and the study")
 
     @property
+    def searched_elsewhere(self) -> bool:
+        """Whether another tool conducted the search: its record does not say how to launch."""
+        return self.origin is not None and self.origin.kind != "bundle"
+
+    @property
     def usable_environment(self) -> Environment:
         """The environment as policies and constraints see it: memory is what a rank may use."""
         budget = self.launch.memory_budget_bytes

@@ -14,6 +14,7 @@ from records.errors import StoreError, StudyError
 from records.study import Llm
 from search.cli.options import JsonOption, StoreOption, TraceOptions, examples, takes_options
 from search.views.console import Terminal
+from search.views.format import format_count, parse_share
 
 if TYPE_CHECKING:
     from search.collective_bench.verdicts import Analysis
@@ -262,8 +263,7 @@ def analyze(
 
 def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
     for results in found.results:
-        count = len(results.rows)
-        points = f"{count} point{'s' if count != 1 else ''}"
+        points = format_count(len(results.rows), "point")
         typer.echo(f"{results.label}: {points} in {results.folder}")
     for pair in found.pairs:
         counts = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
@@ -391,7 +391,6 @@ def search(
         write,
     )
     from search.strategy_bench.run import Asking, landscapes_of
-    from search.views.format import parse_share
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
@@ -418,11 +417,7 @@ def search(
     else:
         wide = Terminal(width=max(Terminal().width, TABLE_WIDTH))
         print_reports(wide, found.reports, trial_count=trials, seed_count=seeds)
-        _print_end(written)
-
-
-def _print_end(written: tuple[Path, ...]) -> None:
-    for path in written:
-        typer.echo(f"written: {path}")
-    if not written:
-        typer.echo("next: add -o FOLDER for the JSON and the picture")
+        for path in written:
+            typer.echo(f"written: {path}")
+        if not written:
+            typer.echo("next: add -o FOLDER for the JSON and the picture")

@@ -305,10 +305,8 @@ def resume_study(
 
 def _require_launchable(row: StudyRow, records: Store, *, trusted: bool) -> None:
     """Raise `StudyError` for an imported study without commands, or without trust."""
-    from search.replay.claims import LAUNCHABLE_ORIGINS
-
     origin = row.study.origin
-    if origin is not None and origin.kind not in LAUNCHABLE_ORIGINS:
+    if origin is not None and row.study.searched_elsewhere:
         raise StudyError(
             f"study {row.id} was imported from {origin.source} and cannot be resumed: there is "
             f"no command to launch its trials; see `cclsearch show {row.id}`"

@@ -230,8 +230,7 @@ def _user() -> str:
 
 
 def _lines(written: ExportResult, redactor: Redactor | None) -> Iterator[str]:
-    trials = f"{written.trials} trial{'s'[: written.trials != 1]}"
-    yield f"wrote {written.path}: {trials}"
+    yield f"wrote {written.path}: {format_count(written.trials, 'trial')}"
     yield from written.notes
     for name, why in (written.left_out or {}).items():
         yield f"left out {name}: {why}"

@@ -61,7 +61,8 @@ def show(which: WhichTrial, store: StoreOption = None, as_json: JsonOption = Fal
             case Measured() as measured:
                 _print_measured(measured, row.study.workload)
             case Failed() as failed:
-                _print_failed(failed)
+                typer.echo(f"failure: {failed.kind} at {failed.stage}")
+                echo_wrapped(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
         for computed in _computed(records, row, trial):
             echo_wrapped(_computed_line(computed))
         for line in _launch_lines(trial, records):
@@ -246,11 +247,6 @@ def _print_measured(measured: Measured, workload: Workload) -> None:
             echo_wrapped(f"  {line}")
     if measured.measurement.conditions is not None:
         echo_wrapped(f"machine: {conditions_words(measured.measurement.conditions)}")
-
-
-def _print_failed(failed: Failed) -> None:
-    typer.echo(f"failure: {failed.kind} at {failed.stage}")
-    echo_wrapped(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
 
 
 def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:

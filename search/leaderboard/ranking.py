@@ -290,7 +290,7 @@ def _marks(
     known: Mapping[str, Metric],
 ) -> Iterator[Mark]:
     """What an audit finds, what to keep in mind of the samples, and what is out of date."""
-    if row.study.origin is not None and row.study.origin.kind != "bundle":
+    if row.study.searched_elsewhere:
         if store.counts(row.id).trials > MOST_AUDITED:
             yield Mark(name="not_audited", words=f"it has more than {MOST_AUDITED} trials")
         else:

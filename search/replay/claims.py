@@ -17,7 +17,7 @@ from evaluator.timing.decision import (
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import MEASURE, Study
+from records.study import MEASURE
 from records.trial import Failed, FailureKind, History, Measured, Outcome, Repeat, Score, Trial
 from search.loop.finding import Finding, final_finding, leader_of
 from search.loop.leader import counted, launch_of, rounds_between, took_turns
@@ -25,8 +25,6 @@ from search.loop.trial import other_work_anywhere
 from search.views.format import REASONS, comparison_words, format_count, format_number, one_line
 
 SEED = 0
-LAUNCHABLE_ORIGINS = ("bundle",)
-"""Imports that carry what it takes to launch their trials."""
 NO_RESULT = (FailureKind.DUPLICATE, FailureKind.INFRASTRUCTURE)
 """Failures that say nothing of a configuration."""
 
@@ -104,20 +102,16 @@ def require_search(row: StudyRow) -> None:
             f"study {row.id} is a replay, not a search; "
             f"replay {row.study.replay_of}, or resume it with --mode measure"
         )
-    if _is_foreign(row.study):
+    if row.study.searched_elsewhere:
         raise StudyError(
             f"study {row.id} was imported, and its record does not say how it was searched; "
             "use --mode policy or --mode score"
         )
 
 
-def _is_foreign(study: Study) -> bool:
-    return study.origin is not None and study.origin.kind not in LAUNCHABLE_ORIGINS
-
-
 def source_of(row: StudyRow, store: Store) -> Source:
     """Read a study that can be launched again; raises `StudyError` where it cannot be."""
-    if _is_foreign(row.study):
+    if row.study.searched_elsewhere:
         raise StudyError(
             f"study {row.id} was imported, and its record does not say how its trials are "
             f"launched; `cclsearch show {row.id}` has their results"

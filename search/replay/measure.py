@@ -107,14 +107,14 @@ class Measuring:
         for count in range(1, self._rule.max_rounds + 1 if entrants else 1):
             if decision.holds is not Holds.UNDECIDED:
                 break
-            fits = self.runner.run_until(count, Purpose.CONFIRM, _series(trial), entrants)
+            fits = self.runner.run_until(count, Purpose.CONFIRM, trial.ordinal + 1, entrants)
             decision = self._judged(trial, again)
             if not fits:
                 break
         return decision
 
     def _judged(self, trial: Trial, again: Trial) -> Decision:
-        repeats = self.runner.repeats(Purpose.CONFIRM, _series(trial))
+        repeats = self.runner.repeats(Purpose.CONFIRM, trial.ordinal + 1)
         launched = RepeatedLaunches(trial=trial, again=again, repeats=repeats)
         return Decision(
             trial=trial,
@@ -168,8 +168,3 @@ class Measuring:
     @property
     def _rule(self) -> DecisionRule:
         return claim_rule(self.runner.study.measure)
-
-
-def _series(trial: Trial) -> int:
-    """One contest for each trial."""
-    return trial.ordinal + 1

@@ -12,7 +12,6 @@ from records.trial import Breakdown, Failed, Measured, MetricValue, Outcome, Tri
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.explored import TIP_CHARS
-from search.report.summary import searched_elsewhere
 from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
 from search.views.charts import Bar, bar_chart
 from search.views.document import (
@@ -270,7 +269,7 @@ def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
             yield "price", f"{format_number(hours * price)} USD at {price:g} USD per rank-hour"
     for use in data.record.uses:
         yield "model", use_words(use, data.study.llm)
-    if not data.record.uses and not searched_elsewhere(data.study):
+    if not data.record.uses and not data.study.searched_elsewhere:
         yield "model", "none used"
 
 

@@ -12,7 +12,6 @@ from records.trial import Artifact, Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
 from search.report.explored import draw_knobs
-from search.report.summary import searched_elsewhere
 from search.strategies.lessons import ordinals_words
 from search.views.document import (
     Block,
@@ -264,7 +263,7 @@ def reproduce_section(data: ReportData) -> Section:
 
 def _commands(data: ReportData) -> Iterator[tuple[str, str]]:
     study_id, best = data.study_id, data.best
-    is_ours = not searched_elsewhere(data.study)
+    is_ours = not data.study.searched_elsewhere
     yield "list all trials", f"cclsearch show {study_id}"
     if best is not None:
         yield "use the best configuration", f"cclsearch best {study_id} --format args"

@@ -17,7 +17,6 @@ from evaluator.timing.decision import Spread, Verdict
 from records.llm_exchange import ModelUse
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import Study
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.finding import Finding
@@ -136,11 +135,6 @@ def _lines(label: str, words: str | None) -> list[Line]:
     return [] if words is None else [(label, words)]
 
 
-def searched_elsewhere(study: Study) -> bool:
-    """Whether another tool conducted the search."""
-    return study.origin is not None and study.origin.kind != "bundle"
-
-
 def origin_lines(record: StudyRecord) -> Iterator[Line]:
     """The source of an imported study, what launching it would run, and what a card implied."""
     origin = record.row.study.origin
@@ -154,7 +148,7 @@ def origin_lines(record: StudyRecord) -> Iterator[Line]:
 
 def _fault_lines(record: StudyRecord) -> Iterator[Line]:
     """Faults of a search by another tool, as far as its record shows them."""
-    if searched_elsewhere(record.row.study):
+    if record.row.study.searched_elsewhere:
         for fault in audit(record.row.study, record.history, ()):
             yield "fault", fault.words
 
@@ -272,7 +266,7 @@ def _next_commands(finding: Finding, record: StudyRecord) -> Sequence[str]:
         f"cclsearch best {study_id} --format args",
         *(
             []
-            if searched_elsewhere(record.row.study)
+            if record.row.study.searched_elsewhere
             else [f"cclsearch resume {study_id} --trials {MORE_TRIALS}"]
         ),
     )

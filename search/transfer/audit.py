@@ -43,11 +43,6 @@ class AuditedHistory:
         return self.history.best
 
     @property
-    def is_foreign(self) -> bool:
-        """Whether another tool conducted the search."""
-        return self.study.origin is not None and self.study.origin.kind != "bundle"
-
-    @property
     def dead_knobs(self) -> tuple[str, ...]:
         """Knobs that had no effect, whatever they were set to."""
         return () if self.study.origin is None else self.study.origin.dead_knobs
@@ -136,7 +131,7 @@ LEAST_TRIALS = 3
 def infrastructure(seen: AuditedHistory) -> Said | None:
     """Failures of the surroundings counted as those of configurations."""
     ordinals = seen.failures(FailureKind.INFRASTRUCTURE)
-    if not seen.is_foreign or not ordinals:
+    if not seen.study.searched_elsewhere or not ordinals:
         return None
     first = seen.history.find(ordinals[0])
     cause = "" if first is None else one_line(str(first.outcome), CAUSE_CHARS)
@@ -150,7 +145,7 @@ def infrastructure(seen: AuditedHistory) -> Said | None:
 def cache_replays(seen: AuditedHistory) -> Said | None:
     """Results that were given again from a cache, as if a launch had told them."""
     ordinals = seen.failures(FailureKind.DUPLICATE)
-    if not seen.is_foreign or not ordinals:
+    if not seen.study.searched_elsewhere or not ordinals:
         return None
     return (
         f"{listed(ordinals).capitalize()} launched nothing: an earlier result of the same "
@@ -207,7 +202,12 @@ def failed_seed(seen: AuditedHistory) -> Said | None:
 def best_is_last(seen: AuditedHistory) -> Said | None:
     """The search stopped while it still got better."""
     best, tried = seen.best, [t for t in seen.history if t.reached_launch]
-    if not seen.is_foreign or best is None or len(tried) < LEAST_TRIALS or tried[-1] is not best:
+    if (
+        not seen.study.searched_elsewhere
+        or best is None
+        or len(tried) < LEAST_TRIALS
+        or tried[-1] is not best
+    ):
         return None
     return (
         f"The best, trial {best.ordinal}, is the last of {len(seen.history)} trials: the search "

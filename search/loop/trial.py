@@ -210,7 +210,10 @@ def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping
     return reasons
 
 
-KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt")
+KEPT_FILES = (
+    *("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt"),
+    "cclsearch.py",
+)
 
 
 Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]

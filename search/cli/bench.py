@@ -222,9 +222,9 @@ def analyze(
     without a verdict.
     """
     # Imported here: statistics and plotting take a second to load.
-    from search.collective_bench.analyze import AnalysisOptions, analysis_facts
+    from search.collective_bench.analyze import analysis_facts
     from search.collective_bench.analyze import analyze as run_analysis
-    from search.collective_bench.verdicts import UNDECIDED, Limits
+    from search.collective_bench.verdicts import UNDECIDED, AnalysisOptions, Limits
 
     console = Terminal(stderr=True)
     with console.status("reading") as line:

@@ -5,8 +5,8 @@ import io
 import json
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -29,6 +29,7 @@ from search.collective_bench.results import (
 )
 from search.collective_bench.verdicts import (
     Analysis,
+    AnalysisOptions,
     Limits,
     Names,
     PairVerdicts,
@@ -278,7 +279,7 @@ def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
     yield ""
     yield from _benchmark_lines([pair.own, pair.base])
     yield ""
-    yield from limit_lines(found.limits)
+    yield from limit_lines(found.options.limits)
     yield ""
     categories = zip(CATEGORIES, _statistics(pair.points.values()), strict=True)
     yield from text_lines(
@@ -343,7 +344,7 @@ def analysis_facts(found: Analysis) -> Mapping[str, object]:
     """Everything, as JSON takes it; what does not exist is null, changes are in percent."""
     return {
         "baseline": found.baseline.label if found.baseline else None,
-        "thresholds": asdict(found.limits),
+        "thresholds": asdict(found.options.limits),
         "labels": [_label_facts(results) for results in found.results],
         "counts": {
             pair.own.label: {standing.value: count for standing, count in pair.counts.items()}
@@ -406,23 +407,22 @@ WORDS: Final = {Standing.REGRESSION: "regressed", Standing.IMPROVEMENT: "improve
 FILES: Final = {Standing.REGRESSION: "perf_regress", Standing.IMPROVEMENT: "perf_improve"}
 
 
-def write_tree(
-    found: Analysis, root: Path, *, summary_only: bool, doing: Callable[[str], None]
-) -> None:
-    """Write everything below `root`; the verdicts come last, so that they stand for a whole tree.
+def write_tree(found: Analysis) -> None:
+    """Write everything below the output folder; the verdicts come last and stand for a whole tree.
 
     Raises `StoreError` for what cannot be written.
     """
+    root = found.options.outdir
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / VERDICT).unlink(missing_ok=True)
-        for name, table, lines in _tables(found, summary_only=summary_only):
+        for name, table, lines in _tables(found):
             _write(root / f"{name}.csv", csv_text(table))
             _write(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
-        if summary_only:
+        if found.options.summary_only:
             return
         for name, figure in _figures(found):
-            doing(f"drawing {name}")
+            found.options.doing(f"drawing {name}")
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             save(figure, path)
@@ -439,16 +439,16 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="")
 
 
-def _tables(found: Analysis, *, summary_only: bool) -> Iterator[tuple[str, Table, Iterable[str]]]:
+def _tables(found: Analysis) -> Iterator[tuple[str, Table, Iterable[str]]]:
     """Every table with its place in the tree and the lines of its text."""
     for results in found.results:
         table = summary(results, found.names)
         yield f"perf_summary_{results.label}", table, _summary_lines(results, table)
-    if summary_only:
+    if found.options.summary_only:
         return
     if found.baseline is not None:
         table = comparison(found)
-        yield "perf_comparison", table, (*limit_lines(found.limits), "", *text_lines(table))
+        yield "perf_comparison", table, (*limit_lines(found.options.limits), "", *text_lines(table))
     for pair in found.pairs:
         for standing, name in FILES.items():
             table = standing_table(found, pair, standing)
@@ -475,7 +475,7 @@ def _standing_lines(
         yield f"{pair.words}: {len(table.rows)} of {pair.judged_count} points {WORDS[standing]}"
     else:
         yield f"{pair.words}: no {standing} in {pair.judged_count} points"
-    yield from limit_lines(found.limits)
+    yield from limit_lines(found.options.limits)
     if table.rows:
         yield ""
         yield from text_lines(table)
@@ -496,74 +496,54 @@ def _figures(found: Analysis) -> Iterator[tuple[str, Figure]]:
                 yield f"{folder}/history_{name}_{kind}.png", figure
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisOptions:
-    """What to analyse, by which limits, and where it goes.
-
-    `warn` receives what is left out, `doing` what is under way.
-    """
-
-    folders: tuple[str, ...]
-    outdir: Path
-    baseline: str | None = None
-    limits: Limits = field(default_factory=Limits)
-    summary_only: bool = False
-    fail_on_regression: bool = False
-    allow_undecided: bool = False
-    warn: Callable[[str], None] = lambda _: None
-    doing: Callable[[str], None] = lambda _: None
-
-
-def analyze(asked: AnalysisOptions) -> Analysis:
+def analyze(options: AnalysisOptions) -> Analysis:
     """Write the tree of an analysis and give what it found.
 
     Raises `StudyError` for what cannot be analysed as asked, also for a gate that would pass
     because nothing was compared, and `StoreError` for a folder that cannot be written.
     """
-    folders = labelled_folders(asked.folders)
-    _check(asked, folders)
+    folders = labelled_folders(options.folders)
+    _check(options, folders)
     warnings: list[str] = []
 
     def warn(text: str) -> None:
         warnings.append(text)
-        asked.warn(text)
+        options.warn(text)
 
     results = read_results(folders, warn)
-    baseline = _baseline(asked.baseline, results)
+    baseline = _baseline(options.baseline, results)
     pairs: tuple[PairVerdicts, ...] = ()
-    if baseline is not None and not asked.summary_only:
-        asked.doing("comparing")
+    if baseline is not None and not options.summary_only:
+        options.doing("comparing")
         others = [each for each in results if each is not baseline]
-        pairs = tuple(judge_pair(each, baseline, asked.limits) for each in others)
+        pairs = tuple(judge_pair(each, baseline, options.limits) for each in others)
     found = Analysis(
         results=results,
         baseline=baseline,
         pairs=pairs,
-        limits=asked.limits,
+        options=options,
         warnings=tuple(warnings),
         caveats=(
-            *_caveats(pairs, asked.limits),
-            *(_sensitivity(pairs) if asked.fail_on_regression else ()),
+            *_caveats(pairs, options.limits),
+            *(_sensitivity(pairs) if options.fail_on_regression else ()),
         ),
-        fail_on_regression=asked.fail_on_regression,
-        allow_undecided=asked.allow_undecided,
     )
-    write_tree(found, asked.outdir, summary_only=asked.summary_only, doing=asked.doing)
+    write_tree(found)
     uncompared = [pair for pair in pairs if not pair.judged_count and not pair.broken]
-    if asked.fail_on_regression and uncompared:
-        raise StudyError(f"--fail-on-regression: {next(_caveats(uncompared, asked.limits))}")
+    if options.fail_on_regression and uncompared:
+        raise StudyError(f"--fail-on-regression: {next(_caveats(uncompared, options.limits))}")
     return found
 
 
-def _check(asked: AnalysisOptions, folders: Sequence[LabelledFolder]) -> None:
+def _check(options: AnalysisOptions, folders: Sequence[LabelledFolder]) -> None:
     labels = [folder.label for folder in folders]
-    if asked.baseline is not None and asked.baseline not in labels:
-        close = get_close_matches(asked.baseline, labels, n=1)
+    if options.baseline is not None and options.baseline not in labels:
+        close = get_close_matches(options.baseline, labels, n=1)
         hint = f"did you mean {close[0]}?" if close else f"give one of {', '.join(labels)}"
-        raise StudyError(f"--baseline {asked.baseline} is not a label of a --dir; {hint}")
-    if asked.allow_undecided and not asked.fail_on_regression:
+        raise StudyError(f"--baseline {options.baseline} is not a label of a --dir; {hint}")
+    if options.allow_undecided and not options.fail_on_regression:
         raise StudyError("--allow-undecided is for a gate; add --fail-on-regression")
-    if asked.fail_on_regression and (asked.baseline is None or asked.summary_only):
+    if options.fail_on_regression and (options.baseline is None or options.summary_only):
         raise StudyError(
             "--fail-on-regression needs verdicts; add --baseline LABEL and leave out --summary-only"
         )

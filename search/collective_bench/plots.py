@@ -83,7 +83,7 @@ def pair_figures(
         if changes:
             words = f"{quantity.words} of {own.label} against {baseline.label}"
             figure = _relative(
-                pair, found.limits, quantity, changes, f"{name}: {words}, higher is better"
+                pair, found.options.limits, quantity, changes, f"{name}: {words}, higher is better"
             )
             yield f"relative_{quantity.name}", figure
 

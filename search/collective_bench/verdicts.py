@@ -2,9 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from evaluator.timing.decision import (
@@ -309,6 +310,24 @@ Names: TypeAlias = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisOptions:
+    """What to analyse, by which limits, and where it goes.
+
+    `warn` receives what is left out, `doing` what is under way.
+    """
+
+    folders: tuple[str, ...]
+    outdir: Path
+    baseline: str | None = None
+    limits: Limits = field(default_factory=Limits)
+    summary_only: bool = False
+    fail_on_regression: bool = False
+    allow_undecided: bool = False
+    warn: Callable[[str], None] = lambda _: None
+    doing: Callable[[str], None] = lambda _: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
     """Results in the order given, and the verdicts on each against the baseline, if there is one.
 
@@ -318,11 +337,9 @@ class Analysis:
     results: tuple[Results, ...]
     baseline: Results | None
     pairs: tuple[PairVerdicts, ...]
-    limits: Limits
+    options: AnalysisOptions
     warnings: tuple[str, ...] = ()
     caveats: tuple[str, ...] = ()
-    fail_on_regression: bool = False
-    allow_undecided: bool = False
 
     @property
     def regression_count(self) -> int:
@@ -342,11 +359,11 @@ class Analysis:
     @property
     def exit_status(self) -> int:
         """What the command ends with: what broke is no better than what became slower."""
-        if not self.fail_on_regression:
+        if not self.options.fail_on_regression:
             return 0
         if self.regression_count or self.broken_count:
             return REGRESSED
-        return UNDECIDED if self.open_count and not self.allow_undecided else 0
+        return UNDECIDED if self.open_count and not self.options.allow_undecided else 0
 
     @property
     def names(self) -> Names:

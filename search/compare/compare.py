@@ -189,20 +189,17 @@ def undecided(reason: str, ratio: float | None = None) -> Comparison:
     return Comparison(verdict=Verdict.UNDECIDED, reason=reason, ratio=ratio)
 
 
-def reading(values: Sequence[float], alpha: float, step_count: int | None = None) -> Reading:
+def reading(values: Sequence[float], alpha: float) -> Reading:
     """Centre of launches with the interval of their mean, both of the log values.
 
     There is no interval where it would end beyond any number.
     """
-    plain = Reading(
-        centre=statistics.median(values), launch_count=len(values), step_count=step_count
-    )
     if len(values) == 1 or min(values) <= 0:
-        return plain
+        return Reading(centre=statistics.median(values), launch_count=len(values))
     logs = [math.log(value) for value in values]
     mean, error = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(values))
     half = error * student_quantile(1 - alpha / 2, len(values) - 1)
-    centred = replace(plain, centre=math.exp(mean))
+    centred = Reading(centre=math.exp(mean), launch_count=len(values))
     try:
         return replace(centred, low=math.exp(mean - half), high=math.exp(mean + half))
     except OverflowError:

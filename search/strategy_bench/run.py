@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from evaluator.objective import scoring_of
 from policies.space import Space
@@ -37,7 +37,6 @@ from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.llm.transcripts import TranscriptFolder
 from search.loop.trial import PolicyPrecheck
-from search.settings import Secret
 from search.strategies.base import Choice, Chooser
 from search.strategies.catalog import chooser_named
 from search.strategies.offline import HybridChooser
@@ -50,10 +49,6 @@ from search.strategy_bench.landscape import (
 )
 from search.strategy_bench.recorded import recorded_landscapes, study_landscape
 from search.study.spaces import decide_config
-
-if TYPE_CHECKING:
-    from search.settings import LlmSettings
-
 
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""
@@ -284,9 +279,10 @@ class Asking:
         )
         return ModelChooser(strategy, proposer, ground)
 
-    def _reached(self) -> tuple["LlmSettings", Transport | None]:
+    def _reached(self) -> tuple[settings.LlmSettings, Transport | None]:
         if not settings.has_key():
-            return settings.settings_of(self.llm, Secret(PLACEHOLDER_KEY), self.llm.base_url), None
+            key = settings.Secret(PLACEHOLDER_KEY)
+            return settings.settings_of(self.llm, key, self.llm.base_url), None
         # Imported here: the SDK takes seconds to load, and transcripts do without.
         from search.llm.transport import AnthropicTransport
 

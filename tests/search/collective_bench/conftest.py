@@ -7,9 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from search.collective_bench.analyze import AnalysisOptions, analyze
+from search.collective_bench.analyze import analyze
 from search.collective_bench.results import LabelledFolder, read_results
-from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, judge_pair
+from search.collective_bench.verdicts import (
+    Analysis,
+    AnalysisOptions,
+    Limits,
+    PairVerdicts,
+    judge_pair,
+)
 
 THEIRS = (
     *("Collective", "DType", "ReduceOp", "SendMsgSize(B)", "Ranks", "DispatchMode"),

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from search.collective_bench.analyze import (
-    AnalysisOptions,
     Mark,
     Table,
     analyze,
@@ -16,7 +15,7 @@ from search.collective_bench.analyze import (
     text_lines,
 )
 from search.collective_bench.results import size_words
-from search.collective_bench.verdicts import Standing
+from search.collective_bench.verdicts import AnalysisOptions, Standing
 
 GOLDEN = Path(__file__).with_name("golden")
 TEXTS = sorted(path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*.*"))

@@ -112,7 +112,7 @@ def test_values_without_a_difference_are_drawn_in_the_middle():
 
 
 def test_one_launch_or_launches_beyond_all_bounds_have_no_interval():
-    assert reading([2.0], 0.05, 10) == Reading(centre=2.0, launch_count=1, step_count=10)
+    assert reading([2.0], 0.05) == Reading(centre=2.0, launch_count=1)
     assert reading([1.0, 1e9], 0.001).low is None
     assert reading([1.0, 1.1], 0.05).low is not None
 

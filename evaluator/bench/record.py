@@ -21,7 +21,10 @@ from evaluator.machine import Host
 from evaluator.timing.bench_csv import ABSENT
 from evaluator.workloads.collectives.operations import (
     Collective,
+    Operation,
     PointSamples,
+    PointStatus,
+    ReduceOp,
     SweepFacts,
 )
 from records.codec import to_json
@@ -35,14 +38,11 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchParams:
-    """How one point was measured; `reduce_op` is None where nothing is reduced."""
+    """How the points of a launch were measured."""
 
     comm_adapter: str
     device: str
-    collective_name: str
     num_ranks: int
-    dtype: str
-    reduce_op: str | None
     async_op: bool
     warmup_iterations: int
     measure_iterations: int
@@ -68,15 +68,13 @@ class LaunchPlace:
     round: int
     round_count: int
     order: int
-    started_at: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchMetrics:
-    """What was measured, in microseconds a call and decimal GB/s, with the raw samples.
+    """What was measured, in microseconds a call and decimal GB/s.
 
-    A block of calls takes as long as on its slowest rank. `block_ns` has every rank's duration of
-    every block, shaped (ranks, blocks); block b made `block_calls[b]` calls.
+    A block of calls takes as long as on its slowest rank.
     """
 
     avg_time_us: float
@@ -89,13 +87,7 @@ class BenchMetrics:
     slowest_rank: int
     bandwidth: "Bandwidth | None"
     """None for a barrier."""
-    block_calls: tuple[int, ...]
-    block_ns: tuple[tuple[int, ...], ...]
-
-    @property
-    def block_count(self) -> int:
-        """Blocks that were timed."""
-        return len(self.block_calls)
+    block_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +98,16 @@ class BenchRecord:
     facts: SweepFacts
     params: BenchParams
     place: LaunchPlace
-    message_size_bytes: int
-    metrics: BenchMetrics | None
-    status: Literal["measured", "skipped", "wrong_result", "timeout", "failed"] = "measured"
-    reason: str = ""
+    point: PointSamples
+    metrics: BenchMetrics | None = None
     conditions: Conditions | None = None
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def reduce_op(self) -> ReduceOp | None:
+        """The reduction; None where nothing is reduced."""
+        operation = self.point.operation
+        return operation.reduce_op if operation.reduces else None
 
     @property
     def steal_percent(self) -> float | None:
@@ -252,8 +248,7 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
             float(average_us) / 1e6,
             convention,
         ),
-        block_calls=samples.block_calls,
-        block_ns=samples.block_ns,
+        block_count=len(samples.block_calls),
     )
 
 
@@ -295,10 +290,10 @@ class BenchColumn:
 
 
 COLUMNS: Final = (
-    BenchColumn("Collective", "params.collective_name", 21),
-    BenchColumn("DType", "params.dtype", 8),
-    BenchColumn("ReduceOp", "params.reduce_op", 8),
-    BenchColumn("SendMsgSize(B)", "message_size_bytes", 14),
+    BenchColumn("Collective", "point.operation.collective", 21),
+    BenchColumn("DType", "point.operation.dtype", 8),
+    BenchColumn("ReduceOp", "reduce_op", 8),
+    BenchColumn("SendMsgSize(B)", "point.operation.message_bytes", 14),
     BenchColumn("Ranks", "params.num_ranks", 5),
     BenchColumn("DispatchMode", "params.dispatch_mode"),
     BenchColumn("WarmupIters", "params.warmup_iterations"),
@@ -328,14 +323,14 @@ COLUMNS: Final = (
     BenchColumn("Samples", "metrics.block_count"),
     BenchColumn("SlowestRank", "metrics.slowest_rank"),
     BenchColumn("BwConvention", "params.bandwidth_convention"),
-    BenchColumn("StartedAt", "place.started_at"),
+    BenchColumn("StartedAt", "point.started_at"),
     BenchColumn("Load1", "conditions.load_average"),
     BenchColumn("CpuPressure", "conditions.cpu_pressure_share"),
     BenchColumn("StealPct", "steal_percent"),
     BenchColumn("Host", "host.host"),
     BenchColumn("Commit", "host.commit"),
-    BenchColumn("Status", "status"),
-    BenchColumn("Reason", "reason"),
+    BenchColumn("Status", "point.status"),
+    BenchColumn("Reason", "point.reason"),
 )
 HEADER: Final = tuple(column.name for column in COLUMNS)
 
@@ -352,8 +347,9 @@ def terminal_header() -> str:
 
 def terminal_row(record: BenchRecord) -> str:
     """The cells that a terminal shows, with the reason where a point was not measured."""
-    cells = _aligned([column.short(record) for column in _SHOWN])
-    return cells if record.status == "measured" else f"{cells}  {record.status}: {record.reason}"
+    cells, point = _aligned([column.short(record) for column in _SHOWN]), record.point
+    measured = point.status is PointStatus.MEASURED
+    return cells if measured else f"{cells}  {point.status}: {point.reason}"
 
 
 _SHOWN: Final = tuple(column for column in COLUMNS if column.width is not None)
@@ -397,8 +393,7 @@ class ResultFiles:
 
     def add(self, record: BenchRecord) -> None:
         """Append a record; raises `StoreError` if that cannot be done."""
-        name = file_name(record.params.collective_name, record.params.reduce_op, swept=self._swept)
-        path = self.folder / name
+        path = self.folder / file_name(record.point.operation, swept=self._swept)
         lines = [row(record)]
         try:
             if not path.exists() or not path.stat().st_size:
@@ -415,13 +410,14 @@ class ResultFiles:
         )
 
 
-def file_name(collective: str, reduce_op: str | None, *, swept: bool) -> str:
+def file_name(operation: Operation, *, swept: bool) -> str:
     """The CSV file of a point: one for each collective, and one for each way to reduce.
 
     Plain sums are named like the collective alone, unless reductions are swept.
     """
-    named = reduce_op is not None and (swept or reduce_op != "sum")
-    return f"{collective}_{reduce_op}.csv" if named else f"{collective}.csv"
+    named = operation.reduces and (swept or operation.reduce_op is not ReduceOp.SUM)
+    reduction = f"_{operation.reduce_op}" if named else ""
+    return f"{operation.collective}{reduction}.csv"
 
 
 def _fault(path: Path, adapter: str, *, is_added_to: bool) -> str | None:

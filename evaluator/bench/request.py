@@ -191,15 +191,12 @@ class BenchPlan:
             timeout_s=self.options.timeout,
         )
 
-    def params(self, adapter: AdapterName, operation: Operation) -> BenchParams:
-        """How one point of a launch is measured."""
+    def params(self, adapter: AdapterName) -> BenchParams:
+        """How the points of a launch are measured."""
         return BenchParams(
             comm_adapter=adapter.value,
             device=self.device.value,
-            collective_name=operation.collective.value,
             num_ranks=self.rank_count,
-            dtype=operation.dtype.value,
-            reduce_op=operation.reduce_op.value if operation.reduces else None,
             async_op=self.options.async_op,
             warmup_iterations=self.options.warmup,
             measure_iterations=self.options.iters,
@@ -219,12 +216,7 @@ class BenchPlan:
     def file_names(self) -> Sequence[str]:
         """Every CSV file that it fills."""
         swept = self.sweeps_reductions
-        return tuple(
-            dict.fromkeys(
-                file_name(each.collective, each.reduce_op if each.reduces else None, swept=swept)
-                for each in self.operations
-            )
-        )
+        return tuple(dict.fromkeys(file_name(each, swept=swept) for each in self.operations))
 
 
 def read_plan(

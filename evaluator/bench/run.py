@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
-from evaluator.bench.record import BenchRecord, LaunchPlace, bench_metrics
+from evaluator.bench.record import BenchMetrics, BenchRecord, LaunchPlace, bench_metrics
 from evaluator.bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
@@ -189,7 +189,6 @@ class BenchRun:
             round=round_number,
             round_count=self.plan.options.rounds,
             order=order,
-            started_at=_now(),
         )
 
 
@@ -233,20 +232,20 @@ class LaunchRecorder:
             if point.status is PointStatus.MEASURED:
                 convention = plan.options.bw_convention
                 metrics = bench_metrics(point, plan.rank_count, convention)
-            record = self._record(point.operation, point.started_at, conditions)
-            reason = _one_line(point.reason)
-            self._run.on_record(
-                replace(record, metrics=metrics, status=point.status.value, reason=reason)
-            )
+            self._record(point, conditions, metrics)
 
     def end_broken(self, failed: Failed) -> BrokenLaunch:
         """Record the point that the ranks were at when the launch broke, if one was left."""
         left = self._request.operations[self._count :]
         if left:
             late = failed.kind is FailureKind.HANG or PointTimeoutError.__name__ in failed.message
-            record = self._record(left[0], _now(), self._conditions(1))
-            status: Literal["failed", "timeout"] = "timeout" if late else "failed"
-            self._run.on_record(replace(record, status=status, reason=_one_line(failed.message)))
+            point = PointSamples(
+                operation=left[0],
+                status=PointStatus.TIMEOUT if late else PointStatus.FAILED,
+                started_at=datetime.now(UTC).isoformat(),
+                reason=failed.message,
+            )
+            self._record(point, self._conditions(1))
         return BrokenLaunch(
             adapter=self._request.adapter, operation=left[0] if left else None, failed=failed
         )
@@ -262,25 +261,21 @@ class LaunchRecorder:
         found = conditions_between(self._before, take_snapshot(), gpus)
         return found if self._owns_ranks else replace(found, others_cpu_share=None)
 
-    def _record(self, operation: Operation, started_at: str, conditions: Conditions) -> BenchRecord:
+    def _record(
+        self, point: PointSamples, conditions: Conditions, metrics: BenchMetrics | None = None
+    ) -> None:
         run = self._run
-        return BenchRecord(
-            host=run.machine,
-            facts=self._facts,
-            params=run.plan.params(self._request.adapter, operation),
-            place=replace(self._place, started_at=started_at),
-            message_size_bytes=operation.message_bytes,
-            metrics=None,
-            conditions=conditions,
+        run.on_record(
+            BenchRecord(
+                host=run.machine,
+                facts=self._facts,
+                params=run.plan.params(self._request.adapter),
+                place=self._place,
+                point=replace(point, reason=" ".join(point.reason.split())),
+                metrics=metrics,
+                conditions=conditions,
+            )
         )
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat()
 
 
 DEFAULT_ADAPTERS: Final = (AdapterName.TORCHCOMMS, AdapterName.C10D, AdapterName.MPI)

@@ -29,7 +29,7 @@ from evaluator.machine import local_gpus, this_machine
 from evaluator.rank.job import JobError
 from evaluator.rank.main import read_rank_numbers
 from evaluator.timing.bench_csv import ABSENT
-from evaluator.workloads.collectives.operations import AdapterName, SweepRequest
+from evaluator.workloads.collectives.operations import AdapterName, PointStatus, SweepRequest
 from records.codec import to_json
 from records.errors import EnvironmentFault
 from search.settings import has_rendezvous, started_as_rank_by, trial_environment
@@ -48,8 +48,9 @@ class Table:
             self.end_launch()
             typer.echo(launch_words(record))
             last = None
-        if last is None or last.params.collective_name != record.params.collective_name:
-            typer.echo(f"\n{heading(record.params.collective_name)}\n{terminal_header()}")
+        collective = record.point.operation.collective
+        if last is None or last.point.operation.collective != collective:
+            typer.echo(f"\n{heading(collective)}\n{terminal_header()}")
         typer.echo(terminal_row(record))
         self._last = record
 
@@ -87,7 +88,7 @@ def launch_words(record: BenchRecord) -> str:
     return ", ".join(facts)
 
 
-BAD = ("failed", "timeout", "wrong_result")
+BAD = (PointStatus.FAILED, PointStatus.TIMEOUT, PointStatus.WRONG_RESULT)
 
 
 class Output:
@@ -117,7 +118,7 @@ class Output:
         """Write a record down, then print it."""
         if record.params.comm_adapter in self._files:
             self._files[record.params.comm_adapter].add(record)
-        if record.status in BAD:
+        if record.point.status in BAD:
             self.bad.append(record)
         if self._as_json:
             typer.echo(to_json(record))
@@ -143,11 +144,10 @@ def _folder(plan: BenchPlan, adapter: str) -> Path:
 
 
 def _wrong(record: BenchRecord) -> str:
-    params = record.params
-    operation = f" {params.reduce_op}" if params.reduce_op else ""
+    point = record.point
     return (
-        f"{params.comm_adapter}: {params.collective_name}{operation} {params.dtype} "
-        f"{record.message_size_bytes} B: {record.status.replace('_', ' ')}: {record.reason}"
+        f"{record.params.comm_adapter}: {point.operation}: "
+        f"{point.status.replace('_', ' ')}: {point.reason}"
     )
 
 

@@ -33,6 +33,7 @@ def record(
         operation=done,
         status=PointStatus.MEASURED if measured else PointStatus.SKIPPED,
         started_at="2026-01-01T00:00:00+00:00",
+        reason="" if measured else "the library lacks it",
         block_calls=tuple(10 for _ in block_ns[0]) if measured else (),
         block_ns=tuple(map(tuple, block_ns)),
     )
@@ -48,10 +49,7 @@ def record(
         params=BenchParams(
             comm_adapter=adapter,
             device="cpu",
-            collective_name=done.collective.value,
             num_ranks=len(block_ns) or 2,
-            dtype=done.dtype.value,
-            reduce_op=done.reduce_op.value if done.reduces else None,
             async_op=False,
             warmup_iterations=5,
             measure_iterations=20,
@@ -64,10 +62,7 @@ def record(
             round=round_,
             round_count=1,
             order=0,
-            started_at=samples.started_at,
         ),
-        message_size_bytes=done.message_bytes,
+        point=samples,
         metrics=bench_metrics(samples, len(block_ns), "nccl-tests") if measured else None,
-        status=samples.status.value,
-        reason="" if measured else "the library lacks it",
     )

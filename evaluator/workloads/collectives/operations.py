@@ -207,6 +207,8 @@ class PointStatus(StrEnum):
     SKIPPED = "skipped"
     """The library lacks it, or it has no meaning with this many ranks."""
     WRONG_RESULT = "wrong_result"
+    TIMEOUT = "timeout"
+    """Known by whoever launched the ranks: they cannot report it."""
     FAILED = "failed"
 
 

@@ -98,8 +98,8 @@ def test_every_point_becomes_a_record_with_what_the_ranks_told(bench):
     broken, records = bench(Ranks())
 
     assert broken is None
-    assert [record.message_size_bytes for record in records] == [4, 8, 16]
-    assert {record.status for record in records} == {"measured"}
+    assert [record.point.operation.message_bytes for record in records] == [4, 8, 16]
+    assert {record.point.status for record in records} == {"measured"}
     assert records[0].facts == FACTS
     assert records[0].metrics.avg_time_us == 0.1
     assert records[0].conditions is not None
@@ -130,10 +130,11 @@ def test_a_launch_that_breaks_keeps_its_points_and_ends_the_benchmark(bench):
     broken, records = bench(ranks, rounds="3")
 
     assert len(ranks.jobs) == 1
-    assert [(r.message_size_bytes, r.status) for r in records] == [(4, "measured"), (8, "failed")]
+    points = [(r.point.operation.message_bytes, r.point.status) for r in records]
+    assert points == [(4, "measured"), (8, "failed")]
     assert records[1].metrics is None
     assert (
-        records[1].reason
+        records[1].point.reason
         == broken.failed.message
         == ("the command ended with status 1 and said nothing")
     )
@@ -143,7 +144,7 @@ def test_a_launch_that_breaks_keeps_its_points_and_ends_the_benchmark(bench):
 def test_a_launch_that_breaks_after_its_last_point_spoils_none(bench):
     broken, records = bench(Ranks(breaks=True))
 
-    assert {record.status for record in records} == {"measured"}
+    assert {record.point.status for record in records} == {"measured"}
     assert broken.operation is None
 
 

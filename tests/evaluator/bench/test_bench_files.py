@@ -7,7 +7,7 @@ import pytest
 
 from evaluator.bench.record import HEADER, RECORDS, BenchRecord, ResultFiles, file_name
 from evaluator.timing.bench_csv import read_bench
-from evaluator.workloads.collectives.operations import Collective, Operation
+from evaluator.workloads.collectives.operations import Collective, Operation, PointStatus, ReduceOp
 from records.codec import from_json
 from records.errors import StoreError, StudyError
 from tests.support.bench import record
@@ -27,11 +27,14 @@ def files(tmp_path):
         ("all_reduce", "sum", False, "all_reduce.csv"),
         ("all_reduce", "min", False, "all_reduce_min.csv"),
         ("all_reduce", "sum", True, "all_reduce_sum.csv"),
-        ("barrier", None, True, "barrier.csv"),
+        ("barrier", "sum", True, "barrier.csv"),
     ],
 )
 def test_a_file_is_named_after_its_collective_and_reduction(collective, reduce_op, swept, name):
-    assert file_name(collective, reduce_op, swept=swept) == name
+    operation = Operation(
+        collective=Collective(collective), size_bytes=4, reduce_op=ReduceOp(reduce_op)
+    )
+    assert file_name(operation, swept=swept) == name
 
 
 def test_each_row_is_there_as_soon_as_it_is_added(files):
@@ -51,7 +54,7 @@ def test_records_keep_every_sample_of_every_rank(files):
 
     (line,) = (files.folder / RECORDS).read_text().splitlines()
     assert from_json(BenchRecord, line) == record()
-    assert json.loads(line)["metrics"]["block_ns"] == [[1000, 3000], [2000, 2000]]
+    assert json.loads(line)["point"]["block_ns"] == [[1000, 3000], [2000, 2000]]
 
 
 def test_a_second_run_adds_replicates(files):
@@ -67,8 +70,10 @@ def test_a_second_run_adds_replicates(files):
 
 def test_what_was_not_measured_is_read_as_such(files):
     files.check(ALL_REDUCE)
-    files.add(record(block_ns=()))
-    files.add(replace(record(block_ns=()), status="timeout", reason='no "end", after\t3 s'))
+    skipped = record(block_ns=())
+    late = replace(skipped.point, status=PointStatus.TIMEOUT, reason='no "end", after\t3 s')
+    files.add(skipped)
+    files.add(replace(skipped, point=late))
 
     assert [row.latency_us for row in read_bench(files.folder)] == [None, None]
 

@@ -162,7 +162,7 @@ def test_all_libraries_take_turns_quietly_and_can_be_compared(bench, cclsearch):
     for name, of_adapter in records.items():
         assert [record.place.round for record in of_adapter] == [0, 1]
         assert {record.params.comm_adapter for record in of_adapter} == {name}
-        assert {len(record.metrics.block_ns) for record in of_adapter} == {2}
+        assert {len(record.point.block_ns) for record in of_adapter} == {2}
         assert len(read_bench(Path("out", name, "barrier.csv"))) == 2
     first = [(r.place.round, r.place.order) for each in records.values() for r in each]
     assert sorted(first) == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -9,12 +9,16 @@ from evaluator.bench.record import BenchRecord
 from evaluator.bench.request import BenchContext, read_plan
 from evaluator.bench.run import AdapterChoice
 from evaluator.timing.bench_csv import read_bench
-from evaluator.workloads.collectives.operations import AdapterName
+from evaluator.workloads.collectives.operations import AdapterName, PointStatus
 from records.codec import from_json
 from search.collective_bench.run import Output
 from tests.support.bench import record
 
-WRONG = replace(record(), metrics=None, status="wrong_result", reason="rank 1: 3 is not 4")
+WRONG = replace(
+    record(),
+    metrics=None,
+    point=replace(record().point, status=PointStatus.WRONG_RESULT, reason="rank 1: 3 is not 4"),
+)
 
 
 @pytest.fixture

@@ -145,11 +145,19 @@ def open_context(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
         raise JobError(
             f"WORLD_SIZE is {numbers.world_size}, but the job's world_size is {job.world_size}"
         )
-    if job.device is DeviceKind.CUDA:
-        device = torch.device("cuda", numbers.local_rank)
-    else:
-        device = torch.device("cpu")
+    device = bind_device(job.device, numbers.local_rank, job.threads_per_rank)
     return Context(rank=numbers.rank, local_rank=numbers.local_rank, device=device, job=job)
+
+
+def bind_device(kind: DeviceKind, local_rank: int, thread_count: int) -> torch.device:
+    """Give this process its device: a GPU, or cores for its threads."""
+    torch.set_num_threads(thread_count)
+    if kind is DeviceKind.CUDA:
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        return device
+    pin_to_cores(local_rank, thread_count)
+    return torch.device("cpu")
 
 
 def pin_to_cores(local_rank: int, thread_count: int) -> None:
@@ -205,11 +213,6 @@ def run(job_path: str) -> int:
 
 def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None:
     job = context.job
-    torch.set_num_threads(job.threads_per_rank)
-    if context.device.type == "cuda":
-        torch.cuda.set_device(context.device)
-    else:
-        pin_to_cores(context.local_rank, job.threads_per_rank)
     # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
     entry = load_entry(job.entry)
     memory = open_memory(context.device)

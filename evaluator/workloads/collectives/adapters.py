@@ -6,7 +6,7 @@ Buffers hold small whole numbers, which every number format represents exactly.
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -126,8 +126,8 @@ class CommAdapter(ABC):
         """To send to the other rank of the pair, and to receive from it."""
         peer = self.membership.rank ^ 1
         return (
-            self._bind_send(tensors.inputs[0], peer, async_op=async_op),
-            self._bind_receive(tensors.outputs[0], peer, async_op=async_op),
+            self._bind_message("send", tensors.inputs[0], peer, async_op=async_op),
+            self._bind_message("recv", tensors.outputs[0], peer, async_op=async_op),
         )
 
     @abstractmethod
@@ -143,12 +143,10 @@ class CommAdapter(ABC):
         """The library's call; only one that is asynchronous returns what can be waited for."""
 
     @abstractmethod
-    def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        """The same for a message to one rank."""
-
-    @abstractmethod
-    def _bind_receive(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        """The same for a message from one rank."""
+    def _bind_message(
+        self, way: Literal["send", "recv"], tensor: Tensor, peer: int, *, async_op: bool
+    ) -> Start:
+        """The same for a message to or from one rank."""
 
 
 def arguments(operation: Operation, tensors: Tensors, op: object) -> tuple[object, ...]:

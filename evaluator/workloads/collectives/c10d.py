@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import torch
 import torch.distributed as dist
@@ -125,12 +125,10 @@ class C10dAdapter(CommAdapter):
             named["group"] = self._group
         return partial(function, *given, **named)
 
-    def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        function: Callable[..., Pending] = getattr(dist, "isend" if async_op else "send")
-        return partial(function, tensor, peer, self._group)
-
-    def _bind_receive(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        function: Callable[..., Pending] = getattr(dist, "irecv" if async_op else "recv")
+    def _bind_message(
+        self, way: Literal["send", "recv"], tensor: Tensor, peer: int, *, async_op: bool
+    ) -> Start:
+        function: Callable[..., Pending] = getattr(dist, f"i{way}" if async_op else way)
         return partial(function, tensor, peer, self._group)
 
 

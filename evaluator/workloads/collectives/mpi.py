@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import ModuleType
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -117,13 +117,11 @@ class MpiAdapter(CommAdapter):
         divide = partial(tensors.outputs[0].div_, self.membership.size)
         return (lambda: Then(call(), divide)) if async_op else _average(call, divide)
 
-    def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        given = (self._spec((tensor,)), peer)
-        return self._call("Isend" if async_op else "Send", given, tensor)
-
-    def _bind_receive(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        given = (self._spec((tensor,)), peer)
-        return self._call("Irecv" if async_op else "Recv", given, tensor)
+    def _bind_message(
+        self, way: Literal["send", "recv"], tensor: Tensor, peer: int, *, async_op: bool
+    ) -> Start:
+        name = f"I{way}" if async_op else way.capitalize()
+        return self._call(name, (self._spec((tensor,)), peer), tensor)
 
     def _call(self, name: str, given: tuple[object, ...], memory: Tensors | Tensor) -> Start:
         method: Callable[..., Pending] = getattr(self._mpi.COMM_WORLD, name)

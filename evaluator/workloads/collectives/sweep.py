@@ -19,7 +19,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 import torch
 
 from evaluator.rank.job import DeviceKind, JobError, parse
-from evaluator.rank.main import RankNumbers, pin_to_cores, read_rank_numbers
+from evaluator.rank.main import RankNumbers, bind_device, read_rank_numbers
 from evaluator.rank.main import main as rank_main
 from evaluator.rank.protocol import Phase, Progress, write_failure
 from evaluator.rank.steps import time_work, waiting_for
@@ -324,7 +324,7 @@ def run(
             yield
 
     _require_rendezvous(request.adapter)
-    device = _bound_device(request, numbers)
+    device = bind_device(request.device, numbers.local_rank, request.threads_per_rank)
     adapter = new_adapter(request.adapter)
     adapter.init(request.backend, device, numbers.rank, numbers.world_size)
     if numbers.rank == 0:
@@ -350,17 +350,6 @@ def _require_rendezvous(adapter: AdapterName) -> None:
             f"the ranks of {adapter} have no address to meet at: {' and '.join(missing)} not set; "
             "start them with torchrun, have mpirun set both (-x NAME=VALUE), or measure mpi"
         )
-
-
-def _bound_device(request: SweepRequest, numbers: RankNumbers) -> torch.device:
-    """Give this process its device, which a library asks for when ranks join."""
-    torch.set_num_threads(request.threads_per_rank)
-    if request.device is DeviceKind.CUDA:
-        device = torch.device("cuda", numbers.local_rank)
-        torch.cuda.set_device(device)
-        return device
-    pin_to_cores(numbers.local_rank, request.threads_per_rank)
-    return torch.device("cpu")
 
 
 def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:

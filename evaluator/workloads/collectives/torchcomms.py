@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import Final
+from typing import Final, Literal
 
 import torch
 import torch.distributed as dist
@@ -89,11 +89,10 @@ class TorchcommsAdapter(CommAdapter):
         given = arguments(operation, tensors, self.get_reduce_op(operation.reduce_op))
         return partial(self._method(operation.collective.value), *given, async_op)
 
-    def _bind_send(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        return partial(self._method("send"), tensor, peer, async_op)
-
-    def _bind_receive(self, tensor: Tensor, peer: int, *, async_op: bool) -> Start:
-        return partial(self._method("recv"), tensor, peer, async_op)
+    def _bind_message(
+        self, way: Literal["send", "recv"], tensor: Tensor, peer: int, *, async_op: bool
+    ) -> Start:
+        return partial(self._method(way), tensor, peer, async_op)
 
     def _method(self, name: str) -> Callable[..., Pending]:
         method: Callable[..., Pending] = getattr(self._communicator, name)

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Final, Literal
@@ -18,6 +17,7 @@ from evaluator.workloads.collectives.operations import (
     Operation,
     Pending,
     ReduceOp,
+    Setup,
     Start,
     Tensors,
     UnavailableError,
@@ -27,28 +27,16 @@ from evaluator.workloads.collectives.torchcomms import torchcomms_absence
 _TUNED_GLOO: Final = "cclsearch_gloo"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
-    """Threads and interfaces of gloo; None leaves them to gloo and its environment.
-
-    Interfaces are separated by commas: gloo opens a connection over each and spreads calls over
-    them, also where one is named twice. Its threads serve those connections.
-    """
-
-    gloo_threads: int | None = None
-    gloo_interfaces: str | None = None
-
-
 class C10dAdapter(CommAdapter):
     """All ranks of the default process group, in a new group where one exists already.
 
-    With `C10D_TORCHCOMMS` torch.distributed routes its calls through torchcomms, which takes no
-    tuning.
+    With `C10D_TORCHCOMMS` torch.distributed routes its calls through torchcomms; otherwise gloo has
+    the threads and interfaces of a setup, if there is one.
     """
 
-    def __init__(self, name: AdapterName = AdapterName.C10D, tuning: Tuning | None = None) -> None:
+    def __init__(self, name: AdapterName = AdapterName.C10D, setup: Setup | None = None) -> None:
         super().__init__(name)
-        self._tuning = tuning or Tuning()
+        self._setup = setup
         self._group: dist.ProcessGroup | None = None
         self._routed_before: bool | None = None
 
@@ -87,8 +75,9 @@ class C10dAdapter(CommAdapter):
 
     def _join(self, backend: str, device: torch.device, rank: int, world_size: int) -> None:
         routed = self.name is AdapterName.C10D_TORCHCOMMS
-        if backend == "gloo" and not routed and self._tuning != Tuning():
-            _register_tuned_gloo(self._tuning)
+        if backend == "gloo" and not routed and self._setup is not None:
+            make = partial(_tuned_gloo, self._setup)
+            dist.Backend.register_backend(_TUNED_GLOO, make, devices=["cpu", "cuda"])
             backend = _TUNED_GLOO
         if dist.is_initialized():
             self._group = dist.new_group(backend=backend)
@@ -154,24 +143,17 @@ def _misfit(name: AdapterName, backend: str, device: torch.device) -> str | None
     return None
 
 
-def _register_tuned_gloo(tuning: Tuning) -> None:
-    dist.Backend.register_backend(
-        _TUNED_GLOO, partial(_tuned_gloo, tuning), devices=["cpu", "cuda"]
-    )
-
-
 def _tuned_gloo(
-    tuning: Tuning, store: dist.Store, rank: int, size: int, timeout: timedelta
+    setup: Setup, store: dist.Store, rank: int, size: int, timeout: timedelta
 ) -> dist.ProcessGroupGloo:
     """Gloo with these threads and interfaces; torch has no public way to give them."""
     gloo = dist.ProcessGroupGloo
     options = gloo._Options()  # type: ignore[attr-defined]  # missing in its stub
     options._timeout = timeout
-    if tuning.gloo_threads is not None:
-        options._threads = tuning.gloo_threads
+    options._threads = setup.gloo_threads
     # Gloo without options reads this variable; with options only what they say counts.
     variable = os.environ.get("GLOO_SOCKET_IFNAME")
-    names = tuning.gloo_interfaces or variable
+    names = setup.gloo_interfaces or variable
     if names:
         options._devices = [gloo.create_device(interface=name) for name in names.split(",")]
     else:

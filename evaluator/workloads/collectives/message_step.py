@@ -14,7 +14,6 @@ from torch import Tensor
 
 from evaluator.rank.main import Context
 from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
-from evaluator.workloads.collectives.c10d import Tuning
 from evaluator.workloads.collectives.operations import (
     Carrier,
     ExchangeJob,
@@ -44,8 +43,7 @@ def exchange(context: Context[ExchangeJob]) -> "Exchange":
     `UnsupportedError` where it lacks a call, and `WrongResultError`.
     """
     setup = context.job.setup
-    tuning = Tuning(gloo_threads=setup.gloo_threads, gloo_interfaces=setup.gloo_interfaces)
-    adapter = new_adapter(setup.comm_adapter, tuning)
+    adapter = new_adapter(setup.comm_adapter, setup)
     adapter.init(setup.backend, context.device, context.rank, context.job.world_size)
     work = Exchange(context, adapter)
     work.check()

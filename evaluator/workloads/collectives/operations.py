@@ -261,8 +261,9 @@ class Setup:
     Every field is a knob of the recipe and holds its default. Neighbouring all-reduces of one kind
     are put together into messages of up to `fusion_bytes` (0: none), each message of an all-reduce
     is cut into `chunk_count` parts, and `in_flight` calls are started before one is waited for.
-    `gloo_threads` and `gloo_interfaces` (as in `lo,lo`) count for gloo only; without interfaces
-    gloo chooses.
+    `gloo_threads` and `gloo_interfaces` (as in `lo,lo`) count for gloo only: it opens a connection
+    over each interface, also where one is named twice, and its threads serve them. Without
+    interfaces gloo chooses.
     """
 
     comm_adapter: AdapterName = AdapterName.C10D

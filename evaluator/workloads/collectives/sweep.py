@@ -24,7 +24,7 @@ from evaluator.rank.main import main as rank_main
 from evaluator.rank.protocol import Phase, Progress, write_failure
 from evaluator.rank.steps import time_work, waiting_for
 from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
-from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning, c10d_absence
+from evaluator.workloads.collectives.c10d import C10dAdapter, c10d_absence
 from evaluator.workloads.collectives.mpi import BACKEND, MpiAdapter, mpi_absence
 from evaluator.workloads.collectives.operations import (
     AdapterName,
@@ -33,6 +33,7 @@ from evaluator.workloads.collectives.operations import (
     Operation,
     PointSamples,
     PointStatus,
+    Setup,
     SweepFacts,
     SweepRequest,
     Tensors,
@@ -252,14 +253,11 @@ def _is_of_memory(error: Exception) -> bool:
     return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
-_UNTUNED = Tuning()
-
-
-def new_adapter(name: AdapterName, tuning: Tuning = _UNTUNED) -> CommAdapter:
-    """Make an adapter that is in no group yet; only `C10D` uses the tuning."""
+def new_adapter(name: AdapterName, setup: Setup | None = None) -> CommAdapter:
+    """Make an adapter that is in no group yet; only `C10D` uses the setup, for gloo."""
     if name == AdapterName.MPI:
         return MpiAdapter()
-    return TorchcommsAdapter() if name == AdapterName.TORCHCOMMS else C10dAdapter(name, tuning)
+    return TorchcommsAdapter() if name == AdapterName.TORCHCOMMS else C10dAdapter(name, setup)
 
 
 def availability(name: AdapterName) -> str | None:

@@ -17,13 +17,13 @@ import torch.distributed as dist
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.main import read_rank_numbers
 from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
-from evaluator.workloads.collectives.c10d import Tuning
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
     DType,
     Operation,
     ReduceOp,
+    Setup,
     UnsupportedError,
 )
 from evaluator.workloads.collectives.sweep import default_backend, new_adapter
@@ -31,9 +31,9 @@ from evaluator.workloads.collectives.sweep import default_backend, new_adapter
 CPU = torch.device("cpu")
 ONE_ELEMENT, MANY_BYTES = 4, 8 * 1031
 TUNINGS = (
-    Tuning(gloo_threads=1, gloo_interfaces="lo"),
-    Tuning(gloo_threads=2),
-    Tuning(gloo_threads=4, gloo_interfaces="lo,lo"),
+    Setup(gloo_threads=1, gloo_interfaces="lo"),
+    Setup(gloo_threads=2),
+    Setup(gloo_threads=4, gloo_interfaces="lo,lo"),
 )
 
 

@@ -11,11 +11,12 @@ import torch.distributed as dist
 
 from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.adapters import CommAdapter
-from evaluator.workloads.collectives.c10d import C10dAdapter, Tuning
+from evaluator.workloads.collectives.c10d import C10dAdapter
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
     Operation,
+    Setup,
     Tensors,
     UnavailableError,
     UnsupportedError,
@@ -91,7 +92,7 @@ def test_an_adapter_can_join_again() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_tuned_gloo_can_be_the_only_group() -> None:
-    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_threads=1, gloo_interfaces="lo"))
+    adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1, gloo_interfaces="lo"))
     adapter.init("gloo", CPU, 0, 1)
     tensor = torch.ones(1)
 
@@ -172,7 +173,7 @@ def test_mpi_refuses_tensors_that_are_not_on_the_host() -> None:
 
 @pytest.mark.usefixtures("alone")
 def test_an_unknown_network_interface_is_an_error() -> None:
-    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_interfaces="no_such_interface"))
+    adapter = new_adapter(AdapterName.C10D, Setup(gloo_interfaces="no_such_interface"))
 
     with pytest.raises(RuntimeError, match="no_such_interface"):
         adapter.init("gloo", CPU, 0, 1)
@@ -183,7 +184,7 @@ def test_an_unknown_network_interface_is_an_error() -> None:
 @pytest.mark.usefixtures("alone")
 def test_tuned_gloo_still_heeds_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
-    adapter = new_adapter(AdapterName.C10D, Tuning(gloo_threads=1))
+    adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1))
 
     with pytest.raises(RuntimeError, match="no_such_interface"):
         adapter.init("gloo", CPU, 0, 1)
@@ -229,7 +230,7 @@ def test_calls_are_routed_through_torchcomms_until_the_group_is_left(
         "init_process_group",
         lambda backend, **_: routed.append((backend, dist.config.use_torchcomms)),
     )
-    adapter = new_adapter(AdapterName.C10D_TORCHCOMMS, Tuning(gloo_threads=2))
+    adapter = new_adapter(AdapterName.C10D_TORCHCOMMS, Setup(gloo_threads=2))
 
     adapter.init("gloo", CPU, 0, 1)
     adapter.finalize()

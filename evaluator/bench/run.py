@@ -170,7 +170,7 @@ class BenchRun:
                 recorder.add([line])
 
             try:
-                main.run(request, numbers, add, add)
+                main.run(request, numbers, add)
             except CclsearchError:
                 raise
             except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure is a value

@@ -286,11 +286,10 @@ def main(request_path: str) -> int:
     folder = Path.cwd()
     numbers = read_rank_numbers()
     progress = Progress(folder, rank=numbers.rank)
-    add = partial(add_line, folder)
     try:
         progress.beat(Phase.SETUP)
         request = _read_request(Path(request_path))
-        run(request, numbers, add, add, progress)
+        run(request, numbers, partial(add_line, folder), progress)
         progress.beat(Phase.DONE)
     except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
         traceback.print_exc()
@@ -302,8 +301,7 @@ def main(request_path: str) -> int:
 def run(
     request: SweepRequest,
     numbers: RankNumbers,
-    on_facts: Callable[[SweepFacts], None],
-    on_point: Callable[[PointSamples], None],
+    on_line: Callable[[SweepFacts | PointSamples], None],
     progress: Progress | None = None,
 ) -> None:
     """Run this process's rank of a sweep; rank 0 reports the facts, then each point as it is done.
@@ -326,8 +324,8 @@ def run(
     adapter = new_adapter(request.adapter)
     adapter.init(request.backend, device, numbers.rank, numbers.world_size)
     if numbers.rank == 0:
-        on_facts(_facts(adapter, device))
-    run_bench_sweep(request, adapter, device=device, on_point=on_point, watch=watch)
+        on_line(_facts(adapter, device))
+    run_bench_sweep(request, adapter, device=device, on_point=on_line, watch=watch)
     # Not after a failure: ranks leave together, and the others are not about to.
     adapter.finalize()
 

@@ -95,7 +95,10 @@ from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives import sweep
 from evaluator.workloads.collectives.operations import AdapterName
 from evaluator.workloads.collectives.operations import Collective, Operation
-from evaluator.workloads.collectives.operations import SweepRequest
+from evaluator.workloads.collectives.operations import SweepFacts, SweepRequest
+
+def report(line):
+    print(*(line.backend_name,) if isinstance(line, SweepFacts) else (line.operation, line.status))
 
 sweep.run(
     SweepRequest(
@@ -106,8 +109,7 @@ sweep.run(
         measure_iterations=3,
     ),
     read_rank_numbers(),
-    lambda facts: print(facts.backend_name),
-    lambda point: print(point.operation, point.status),
+    report,
 )
 """
     numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}

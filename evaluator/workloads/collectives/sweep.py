@@ -24,7 +24,12 @@ from evaluator.rank.main import main as rank_main
 from evaluator.rank.protocol import Phase, Progress, write_failure
 from evaluator.rank.steps import time_work, waiting_for
 from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
-from evaluator.workloads.collectives.c10d import C10dAdapter, c10d_absence
+from evaluator.workloads.collectives.c10d import (
+    C10dAdapter,
+    TorchcommsAdapter,
+    c10d_absence,
+    torchcomms_absence,
+)
 from evaluator.workloads.collectives.mpi import BACKEND, MpiAdapter, mpi_absence
 from evaluator.workloads.collectives.operations import (
     AdapterName,
@@ -40,7 +45,6 @@ from evaluator.workloads.collectives.operations import (
     UnsupportedError,
     add_line,
 )
-from evaluator.workloads.collectives.torchcomms import TorchcommsAdapter, torchcomms_absence
 
 TIMED_OUT = 124
 """Exit status of a rank that was ended, as that of timeout(1)."""

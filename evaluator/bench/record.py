@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evaluator.machine import Host
 from evaluator.timing.bench_csv import ABSENT
@@ -184,7 +183,8 @@ def bandwidth(
         raise ValueError(f"{collective} took {seconds} s; a bandwidth needs a time above 0")
     if collective is Collective.BARRIER:
         return None
-    payload_bytes = message_bytes * _part_count(collective, rank_count, convention)
+    whole = collective in _PARTED or (collective in _GATHERED and convention == "nccl-tests")
+    payload_bytes = message_bytes * (rank_count if whole else 1)
     factor = _factor(collective, rank_count, convention)
     algorithm_gbps = payload_bytes / seconds / 1e9
     return Bandwidth(
@@ -193,12 +193,6 @@ def bandwidth(
         algorithm_gbps=algorithm_gbps,
         bus_gbps=algorithm_gbps * factor,
     )
-
-
-def _part_count(collective: Collective, rank_count: int, convention: Convention) -> int:
-    """How many messages make up S."""
-    whole = collective in _PARTED or (collective in _GATHERED and convention == "nccl-tests")
-    return rank_count if whole else 1
 
 
 def _factor(collective: Collective, rank_count: int, convention: Convention) -> float:
@@ -229,11 +223,11 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
     # (ranks, blocks), ns
     block_ns = np.array(samples.block_ns[: world_size - world_size % ways], dtype=np.int64)
     slowest_ns = block_ns.max(axis=0)
-    average_us = _per_call_us(slowest_ns.sum(), calls.sum())
-    of_blocks_us = _per_call_us(slowest_ns, calls)
+    average_us = float(slowest_ns.sum() / calls.sum() / 1e3)
+    of_blocks_us = slowest_ns / calls / 1e3
     p25_us, median_us, p75_us, p99_us = np.quantile(of_blocks_us, (0.25, 0.5, 0.75, 0.99)).tolist()
     return BenchMetrics(
-        avg_time_us=float(average_us),
+        avg_time_us=average_us,
         min_time_us=float(of_blocks_us.min()),
         max_time_us=float(of_blocks_us.max()),
         p25_time_us=p25_us,
@@ -245,17 +239,11 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
             operation.collective,
             operation.message_bytes,
             world_size,
-            float(average_us) / 1e6,
+            average_us / 1e6,
             convention,
         ),
         block_count=len(samples.block_calls),
     )
-
-
-def _per_call_us(
-    duration_ns: NDArray[np.int64] | np.int64, calls: NDArray[np.int64] | np.int64
-) -> NDArray[np.float64]:
-    return np.asarray(duration_ns / calls / 1e3, dtype=np.float64)
 
 
 DECIMALS, DIGITS = 2, 3

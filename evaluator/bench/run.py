@@ -78,22 +78,13 @@ def launch_job(request: SweepRequest, rank_count: int) -> Job:
     )
 
 
-def run_launch(
-    launcher: Launcher, job: Job, workdir: Path, on_lines: Callable[[Lines], None]
-) -> Failed | None:
-    """Run a launch in an empty folder; return why it failed, or None when every rank finished.
-
-    What the ranks report is passed on soon after, from another thread, and completely
-    before this returns. Raises what `on_lines` raised first, once the launch has ended.
-    """
-    with _following(workdir / POINTS_NAME, on_lines):
-        result = launcher.run(job, workdir, lambda _phase: None)
-    return classify(result)
-
-
 @contextmanager
 def _following(path: Path, on_lines: Callable[[Lines], None]) -> Iterator[None]:
-    """Pass on lines while they are written; looks are rare, for they disturb what is measured."""
+    """Pass on what ranks report, soon and from another thread, and completely before the end.
+
+    Looks are rare, for they disturb what is measured. Raises what `on_lines` raised first, once the
+    launch has ended.
+    """
     ended, file = threading.Event(), GrowingFile(path)
     kinds = chain([SweepFacts], repeat(PointSamples))
 
@@ -152,8 +143,10 @@ class BenchRun:
                 place = self._place(round_number * count + order, round_number, order)
                 recorder = LaunchRecorder(self, request, place, owns_ranks=True)
                 with tempfile.TemporaryDirectory(prefix="cclsearch-bench-") as folder:
-                    job = launch_job(request, self.plan.rank_count)
-                    failed = run_launch(launcher, job, Path(folder), recorder.add)
+                    job, workdir = launch_job(request, self.plan.rank_count), Path(folder)
+                    with _following(workdir / POINTS_NAME, recorder.add):
+                        result = launcher.run(job, workdir, lambda _phase: None)
+                    failed = classify(result)
                 if failed is not None:
                     return recorder.end_broken(failed)
         return None

@@ -29,7 +29,8 @@ def shared_memory() -> frozenset[str]:
 
 def remove_stale_shared_memory(before: frozenset[str]) -> None:
     """Remove what was made since, belongs to us and is in no living process's use."""
-    stale = {path: inode for path in _made_since(before) if (inode := _own_inode(path)) is not None}
+    made = (SHARED_MEMORY / name for name in shared_memory() - before)
+    stale = {path: inode for path in made if (inode := _own_inode(path)) is not None}
     if stale:
         used = _inodes_in_use()
         for path, inode in stale.items():
@@ -55,10 +56,6 @@ def keep_elastic_errors(temporary: Path, folder: Path) -> None:
         if rank.isdecimal() and path.is_file() and path.stat().st_size <= ERROR_BYTES:
             with suppress(OSError):
                 shutil.copyfile(path, folder / f"rank{rank}.torchelastic.json")
-
-
-def _made_since(before: frozenset[str]) -> list[Path]:
-    return [SHARED_MEMORY / name for name in shared_memory() - before]
 
 
 def _own_inode(path: Path) -> int | None:

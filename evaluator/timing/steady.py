@@ -48,9 +48,13 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
     Warm-up ends where three accounts of it have ended: leading steps above the Tukey fence of the
     second half, MSER-5 truncation, and the last clear level change. A level change in the final
     third leaves too few steps of the last level: not settled. The first account takes any series,
-    the second 30 steps or more and the third 6, of which 9 can be found not to settle.
+    the second 30 steps or more and the third 6, of which 9 can be found not to settle. Raises
+    `ValueError` for no step, or an impossible time.
     """
-    logs = log_times(times_s)
+    times = np.asarray(times_s, dtype=np.float64)
+    if times.size == 0 or not bool(np.all((times > 0) & (times < math.inf))):
+        raise ValueError("step times must be positive and finite, at least one; drop failed steps")
+    logs = np.log(times)
     # Rounded: times that differ by less than any clock resolves are equal, in every unit.
     logs = np.round(logs - np.median(logs), 9)
     calm = _without_spikes(logs)
@@ -58,14 +62,6 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
     half = logs.size // 2
     first = max(_slow_start(logs), _truncation(calm), min(change, half))
     return SteadyPart(first=first, settled=3 * change < 2 * logs.size)
-
-
-def log_times(times_s: Sequence[float]) -> Array:
-    """Natural logarithms of step times; `ValueError` for none, or for an impossible time."""
-    times = np.asarray(times_s, dtype=np.float64)
-    if times.size == 0 or not bool(np.all((times > 0) & (times < math.inf))):
-        raise ValueError("step times must be positive and finite, at least one; drop failed steps")
-    return np.log(times)
 
 
 def _slow_start(logs: Array) -> int:

@@ -64,13 +64,8 @@ class RunCard:
     digest: str = ""
 
 
-def is_run_folder(path: Path) -> bool:
-    """Whether this is such a folder, a folder of such folders, or such a table by itself."""
-    return bool(tables_in(path))
-
-
 def tables_in(path: Path) -> tuple[Path, ...]:
-    """The tables of a path, in alphabetical order."""
+    """The tables of runs: a path itself, that in a folder, or those in its folders, by name."""
     if path.is_file():
         return (path,) if path.suffix == ".csv" and _has_columns(path) else ()
     own = path / RESULTS
@@ -237,11 +232,6 @@ def _program(table: Path, row: Mapping[str, str]) -> str | None:
 RUNS: Final = "runs"
 SUFFIXES: Final = (".yaml", ".yml")
 SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
-
-
-def is_card(path: Path) -> bool:
-    """Whether a file may be a workload card, by its name."""
-    return path.suffix in SUFFIXES and path.is_file()
 
 
 def run_card(path: Path) -> RunCard:

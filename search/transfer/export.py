@@ -32,7 +32,6 @@ from search.transfer.entry import (
     write_entry,
 )
 from search.transfer.redact import (
-    Known,
     Redactor,
     check_redacted,
     files_of,
@@ -245,7 +244,10 @@ def export(
                 card = {**redacted, "contributor": "redacted", "contact": "redacted"}
             script = None if script is None else redactor.text(script)
             check_redacted("the export", _texts(found, card, script), redactor.known)
-            _check_files(found, artifacts, redactor.known)
+            for artifact in files_of(found):
+                if artifacts.size(artifact.digest) is not None:
+                    content = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
+                    check_redacted(artifact.name, content, redactor.known)
         notes = tuple(_notes(wanted.leaving, redactor))
         checks = {} if card is None else _checks(found, card)
         if card is not None:
@@ -360,13 +362,6 @@ def _texts(
         yield text.encode("utf-8", "backslashreplace")
     for entry in found.entries:
         yield to_json(entry).encode("utf-8", "backslashreplace")
-
-
-def _check_files(found: StudyExport, artifacts: Artifacts, known: Known) -> None:
-    for artifact in files_of(found):
-        if artifacts.size(artifact.digest) is not None:
-            content: Iterable[bytes] = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
-            check_redacted(artifact.name, content, known)
 
 
 def _notes(leaving: Omissions, redactor: Redactor | None) -> Iterator[str]:

@@ -77,7 +77,7 @@ def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Ite
         yield from optuna.read(source, bad)
     elif not path.exists():
         raise StudyError(f"{path}: there is no such file or folder; give {KINDS}")
-    elif ccl_search.is_run_folder(path):
+    elif ccl_search.tables_in(path):
         run_card = None if card is None else ccl_search.run_card(card)
         yield from ccl_search.read_run_folder(path, run_card, bad)
     elif not path.is_file():
@@ -86,7 +86,7 @@ def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Ite
         yield from read(path)
     elif optuna.is_storage(path):
         yield from optuna.read(source, bad)
-    elif ccl_search.is_card(path):
+    elif path.suffix in ccl_search.SUFFIXES:
         yield from ccl_search.read_cards(path, bad)
     elif ccl_search.is_history(path):
         yield from ccl_search.read_history(path, bad)

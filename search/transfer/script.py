@@ -32,10 +32,12 @@ def launch_script(trial: Trial, row: StudyRow, store: Store, context: str | None
     outcome = trial.outcome if context is None else outcome_in(trial.outcome, context)
     launched = None if outcome is None else outcome.launched
     if outcome is None or launched is None:
+        elsewhere = "an older version, or another tool, recorded it"
         where = "" if context is None else f" in context {context!r}"
         raise StudyError(
             f"trial {trial.ordinal} of study {row.id}{where} has no recorded launch: "
-            f"{_why_not(trial)}; see `cclsearch trial show {row.id} {trial.ordinal}`"
+            f"{elsewhere if trial.reached_launch else 'it was never launched'}; "
+            f"see `cclsearch trial show {row.id} {trial.ordinal}`"
         )
     _require_sound(launched, row.id)
     machine = machine_of(launched, store)
@@ -68,12 +70,6 @@ def _require_sound(launched: LaunchRecord, study_id: str) -> None:
         )
     if not all(map(_FILE.fullmatch, inside)):
         raise StudyError(f"study {study_id} names files outside of its folder; do not use it")
-
-
-def _why_not(trial: Trial) -> str:
-    if not trial.reached_launch:
-        return "it was never launched"
-    return "an older version, or another tool, recorded it"
 
 
 def _files(

@@ -347,11 +347,6 @@ class Analysis:
         return sum(pair.regression_count for pair in self.pairs)
 
     @property
-    def broken_count(self) -> int:
-        """Points of the baseline that went wrong, of all labels."""
-        return sum(len(pair.broken) for pair in self.pairs)
-
-    @property
     def open_count(self) -> int:
         """Points of all labels at which a regression may hide."""
         return sum(pair.open_count for pair in self.pairs)
@@ -361,7 +356,7 @@ class Analysis:
         """What the command ends with: what broke is no better than what became slower."""
         if not self.options.fail_on_regression:
             return 0
-        if self.regression_count or self.broken_count:
+        if self.regression_count or any(pair.broken for pair in self.pairs):
             return REGRESSED
         return UNDECIDED if self.open_count and not self.options.allow_undecided else 0
 

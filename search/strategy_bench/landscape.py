@@ -655,18 +655,18 @@ def _workload(model: Model) -> Workload:
 
 
 def _environment(machine: Machine, size: Size, accelerator: str) -> Environment:
+    scale_up, scale_out = (
+        Link(bandwidth_bytes_per_s=each, latency_s=machine.latency_s)
+        for each in (machine.scale_up_bytes_per_s, machine.scale_out_bytes_per_s)
+    )
     return Environment(
         name="generate_landscape",
         device="cuda",
         accelerator=accelerator,
         world_size=size.world_size,
         ranks_per_node=machine.ranks_per_node,
-        scale_up=Link(
-            bandwidth_bytes_per_s=machine.scale_up_bytes_per_s, latency_s=machine.latency_s
-        ),
-        scale_out=Link(
-            bandwidth_bytes_per_s=machine.scale_out_bytes_per_s, latency_s=machine.latency_s
-        ),
+        scale_up=scale_up,
+        scale_out=scale_out,
     )
 
 

@@ -284,6 +284,10 @@ def _explained(error: ValidationError, document: Mapping[str, object]) -> str:
         return f"{_table_words(where)}unknown key {key!r}; {suggestion(key, _known_keys(where))}"
     if key in UNION_MEMBERS:
         *where, key = where
+    if fault["type"] == "missing":
+        places = (_place(each["loc"], document) for each in faults if each["type"] == "missing")
+        missing = [name for *table, name in places if table == where]
+        return f"{_table_words(where)}needs {', '.join(missing)}"
     return f"{_table_words(where)}{key}: {fault['msg']}"
 
 

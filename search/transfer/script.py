@@ -16,7 +16,7 @@ from search.views.machine import machine_line, machine_of
 
 COMMENT_CHARS = 300
 _HOME = re.compile(r"(?<![^:=])~(?=[/:]|$)")
-_FILE = re.compile(r"\.|[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACES = ("VISIBLE_DEVICES", "LD_LIBRARY_PATH", "LD_PRELOAD")
 """What was so on the machine of the record and need not be here."""
@@ -63,7 +63,7 @@ def _require_sound(launched: LaunchRecord, study_id: str) -> None:
     It may come from another machine.
     """
     names = (*launched.environment, *launched.folders)
-    inside = (*launched.files, *launched.folders.values())
+    inside = (*launched.files, *(name for name in launched.folders.values() if name != "."))
     if not launched.argv or not all(map(_VARIABLE.fullmatch, names)):
         raise StudyError(
             f"study {study_id} names a variable or command that is none; do not use it"

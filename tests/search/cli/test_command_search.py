@@ -205,7 +205,7 @@ def test_a_study_is_not_resumed_with_another_script(searched):
         ('"run.sh"]', '"walk.sh"]', "[command] run: there is no file "),
         ('recipe = "command"', 'recipe = "builtin"', '[command] needs recipe = "command"'),
         ("run =", "runs =", "[command] unknown key 'runs'; did you mean 'run'?"),
-        ("global_batch = 8\n", "", "[workload] global_batch: Field required"),
+        ("global_batch = 8\n", "", "[workload] needs global_batch"),
         ("export =", "booleans = ['a', 'a']\nexport =", "[command] booleans ['a', 'a'] must be"),
         ("export =", "booleans = ['a']\nexport =", "[command.booleans]"),
         ("export =", "trace_files = ['']\nexport =", "[command] trace_files holds an empty"),

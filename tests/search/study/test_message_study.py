@@ -126,7 +126,7 @@ def test_a_file_laid_over_such_a_study_keeps_it(tmp_path):
             f"{ASKED}{MESSAGE}[[message]]\ncollective = 'all_redcue'\nsize_bytes = 8",
             "[message.1] collective: Input should be 'all_reduce'",
         ),
-        (f"{ASKED}[[message]]\nsize_bytes = 8", "[message.0] collective: Field required"),
+        (f"{ASKED}[[message]]\nsize_bytes = 8", "[message.0] needs collective"),
         (f"{ASKED}{MESSAGE}count = 0", "[[message]] count is 0; it must be at least 1"),
         (
             f"{ASKED}{MESSAGE}reduce_op = 'avg'\ndtype = 'int32'",

@@ -200,7 +200,7 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(tmp_pa
             "[environment]\nscale_up = { bandwidth_bytes_per_s = 0 }",
             "[environment] bandwidth_bytes_per_s is 0.0; it must be finite and above 0",
         ),
-        ("[environment]\nscale_up = {}", "[environment.scale_up] bandwidth_bytes_per_s: Field req"),
+        ("[environment]\nscale_up = {}", "[environment.scale_up] needs bandwidth_bytes_per_s"),
         ("[environment.software]\ntorch = 2.0", "[environment.software] torch: Input should be a"),
         ("[measure]\ntimeout_s = inf", "[measure] timeout_s: Input should be a finite number"),
         ("[measure]\ntimeout_s = nan", "[measure] timeout_s: Input should be a finite number"),
@@ -210,11 +210,11 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(tmp_pa
         ("[space.tp]\nchoices = 4", "[space.tp] choices: Input should be a valid array"),
         ("[space.tp]\nchoices = [1, [2]]", "[space.tp.choices] 1: Input should be"),
         ("[space.tp]\nchoices = [1, nan]", "[space.tp.choices] 1: Input should be"),
-        ("[space.tp]\nrange = { low = 1 }", "[space.tp.range] high: Field required"),
+        ("[space.tp]\nrange = { low = 1 }", "[space.tp.range] needs high"),
         ("[space.tp]\nrange = { low = 1, high = 'x' }", "[space.tp.range] high: Input should be"),
         ("[space.tp]\nrange = { low = 1, high = inf }", "[space.tp.range] high: Input should be"),
         ("[space.tp]\nrange = [1, 4]", "[space.tp] range: "),
-        ("[[constraint]]\nname = 'a'", "[constraint.0] expression: Field required"),
+        ("[[constraint]]\nname = 'a'", "[constraint.0] needs expression"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named_with_its_place(tmp_path, text, message):

@@ -57,7 +57,8 @@ def test_the_public_names_are_these():
             "Timing",
             "Trace",
         ),
-        *("print_timings", "studies", "trace", "trials"),
+        *("in_trial", "lightning_callback", "log"),
+        *("print_timings", "steps", "studies", "trace", "trainer_callback", "trials"),
     ]
     assert all(callable(getattr(cclsearch, name)) for name in cclsearch.__all__)
 

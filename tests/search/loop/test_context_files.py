@@ -60,7 +60,7 @@ def test_a_context_is_laid_over_the_studys_own(file):
     [
         ("[context]\nname = 'a'", "[context] must be written [[context]]"),
         ("[[context]]\nname = 'a'\nheldout = true", "did you mean 'held_out'?"),
-        ("[[context]]\nheld_out = true", "[context] name: "),
+        ("[[context]]\nheld_out = true", "[context] needs name"),
         (
             "[[context]]\nname = 'a'\nworkload = { global_bach = 3 }",
             "[context.workload] unknown key 'global_bach'; did you mean 'global_batch'?",

@@ -3,6 +3,7 @@
 import json
 import math
 import types
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from enum import StrEnum
@@ -328,7 +329,7 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnyJob:
+class AnyJob(ABC):
     """What every job gives a rank, except its number; the rest is between recipe and entry.
 
     `entry` is what makes the work, as `package.module:function`. The module's `JOB`, if it has one,
@@ -344,9 +345,9 @@ class AnyJob:
     memory_budget_bytes: int | None = None
 
     @property
+    @abstractmethod
     def threads_per_rank(self) -> int:
         """How many threads, and cores, each rank has for its computing."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,10 +213,10 @@ def _letters(of: Metric) -> str:
 
 def _needs_words(of: Metric) -> str:
     sources = sorted(of.sources - {"card"})
-    told = ["a trace"] if of.sources >= TRACES else []
-    told += [NEEDED[each] for each in sources if not (told and each in TRACES)]
+    needed = ["a trace"] if of.sources >= TRACES else []
+    needed += [NEEDED[each] for each in sources if not (needed and each in TRACES)]
     card = "; and the workload, from a card or a trial" if "card" in of.sources else ""
-    return f"{' or '.join(told)}{card}"
+    return f"{' or '.join(needed)}{card}"
 
 
 def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
@@ -305,12 +305,12 @@ def _facts(of: Metric, measures: Measures, values: dict[str, MetricValue]) -> di
 def _print_measures(
     known: Sequence[Metric], measures: Measures, values: dict[str, MetricValue]
 ) -> None:
-    told = [values[each.name] for each in known if each.name in values]
-    if told:
+    measured = [values[each.name] for each in known if each.name in values]
+    if measured:
         print_table(
-            TerminalColumn(heading="metric", cells=[value.name for value in told]),
-            number_column("value", [format_number(value.value) for value in told]),
-            TerminalColumn(heading="unit", cells=[value.unit for value in told]),
+            TerminalColumn(heading="metric", cells=[value.name for value in measured]),
+            number_column("value", [format_number(value.value) for value in measured]),
+            TerminalColumn(heading="unit", cells=[value.unit for value in measured]),
             TerminalColumn(
                 heading="what",
                 cells=[each.label for each in known if each.name in values],
@@ -373,18 +373,18 @@ class _Tally:
 def _line(done: "RecomputedTrial") -> str:
     """Return a line for one trial: the first values, and why others are missing."""
     answer = done.answer
-    told = [_value_words(value, done.before.get(value.name)) for value in answer.values]
-    if len(told) > SHOWN_VALUES:
-        told = [*told[:SHOWN_VALUES], f"{len(told) - SHOWN_VALUES} more"]
+    facts = [_value_words(value, done.before.get(value.name)) for value in answer.values]
+    if len(facts) > SHOWN_VALUES:
+        facts = [*facts[:SHOWN_VALUES], f"{len(facts) - SHOWN_VALUES} more"]
     if answer.absent:
         named = ", ".join(list(answer.absent)[:SHOWN_VALUES])
         first = next(iter(answer.absent.values()))
         alike = set(answer.absent.values()) == {first}
         many = len(answer.absent) > SHOWN_VALUES or not alike
         words = f"no value of {len(answer.absent)} metrics" if many else f"no {named}: {first}"
-        told.append(one_line(words, REASON_CHARS))
-    told += [one_line(line, REASON_CHARS) for line in absence_lines(answer.unread)]
-    return f"trial {done.study_id}:{answer.ordinal}: {'; '.join(told)}"
+        facts.append(one_line(words, REASON_CHARS))
+    facts += [one_line(line, REASON_CHARS) for line in absence_lines(answer.unread)]
+    return f"trial {done.study_id}:{answer.ordinal}: {'; '.join(facts)}"
 
 
 def _value_words(value: MetricValue, before: MetricValue | None) -> str:

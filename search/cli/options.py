@@ -269,7 +269,7 @@ class ObjectiveOptions:
         return self != type(self)()
 
     def of(self, study: Study) -> Study:
-        """Return the study with these objectives and limits in place of its own."""
+        """Return the study with these objectives and limits, where any are given."""
         if self.minimize and self.maximize:
             raise StudyError("--minimize and --maximize exclude each other; give one of them")
         main, more = study.objective, study.more_objectives

@@ -148,7 +148,7 @@ class SearchOptions:
     ] = None
 
     def of(self, study: Study) -> Study:
-        """Return the study with these in place of its own."""
+        """Return the study with these options applied."""
         budget, tokens, cost = study.budget, self.max_tokens, self.max_cost
         return replace(
             _with_model(study, self.model),

@@ -65,7 +65,7 @@ class Terms:
             )
 
     def over(self, rule: DecisionRule) -> DecisionRule:
-        """The rule with these terms in place of its own."""
+        """Return the rule with these terms, where they are given."""
         return replace(
             rule,
             margin=rule.margin if self.margin is None else self.margin,

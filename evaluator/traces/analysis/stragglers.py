@@ -265,7 +265,7 @@ class _GroupEnds:
         apart_ns, median_ns = self._apart_ns, self.deviation_ns
         scatter_ns = _DEVIATIONS * np.median(np.abs(apart_ns - median_ns), axis=0)
         variance = _VARIANCE_OF_MEDIAN * scatter_ns**2 / self.count
-        # Few instances show little of their own scatter.
+        # A median over few instances understates how far they scatter.
         variance *= (self.count / (self.count - 3)) ** 2
         sorts = [
             np.median(apart_ns[self.sort == one], axis=0)

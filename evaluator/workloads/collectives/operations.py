@@ -208,7 +208,7 @@ class PointStatus(StrEnum):
     """The library lacks it, or it has no meaning with this many ranks."""
     WRONG_RESULT = "wrong_result"
     TIMEOUT = "timeout"
-    """Known by whoever launched the ranks: they cannot report it."""
+    """Set by the launcher: ranks that take too long cannot report it."""
     FAILED = "failed"
 
 

@@ -59,9 +59,8 @@ class ConfirmingRounds:
         """A warning if other work disturbed a round, else None."""
         if not self.disturbed_count:
             return None
-        some = f"{self.disturbed_count} of the {self.count}"
-        which = "every one" if self.disturbed_count == self.count else some
-        return f"{which} of the rounds that decide it was disturbed by other work on the machine"
+        disturbed = f"{self.disturbed_count} of the {self.count} deciding rounds"
+        return f"other work on the machine disturbed {disturbed}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

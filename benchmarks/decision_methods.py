@@ -19,8 +19,8 @@ from evaluator.timing.decision import (
     decide,
     pooled,
 )
-from evaluator.timing.intervals.decide import judge
-from evaluator.timing.intervals.estimate import Thresholds, summary_of
+from evaluator.timing.screening.decide import judge
+from evaluator.timing.screening.estimate import Thresholds, summary_of
 from evaluator.timing.steady import steady_part
 
 Array: TypeAlias = NDArray[np.float64]

@@ -21,9 +21,9 @@ import torch
 from decision_rounds import JOBS, Kind
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.ports import Job
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.machine import Conditions
 from records.study import Launch, Measure, Study

@@ -40,8 +40,8 @@ from records.trial import (
     Trial,
 )
 from search.loop.budget import extend_budget, launches_used, stop_reason
-from search.loop.finding import Finding, find
 from search.loop.races import ConfirmationPlan, RepeatRunner
+from search.loop.study_result import StudyResult, find
 from search.loop.trial import TrialRunner
 from tests.support import records as testing
 
@@ -218,7 +218,7 @@ def _measured(time_s: float, conditions: Conditions) -> Measured:
 class Ended:
     """One search: what it found, how many launches it took, and which configuration was best."""
 
-    finding: Finding
+    finding: StudyResult
     launch_count: int
     best: int
 
@@ -255,7 +255,7 @@ def search(truth: Truth, machine: Machine) -> Ended:
     return Ended(finding=finding, launch_count=launches, best=best)
 
 
-def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> Finding:
+def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> StudyResult:
     """Try what was not tried yet, as the search does, then conclude."""
     scoring = scoring_of(study)
     trial_runner = SimpleNamespace(

@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Literal
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.ports import Job
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.traces.readers.read import read_traces
 from records.machine import Conditions

@@ -25,9 +25,9 @@ from math import prod
 from pathlib import Path
 
 from evaluator.failures.classify import classify
-from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.ports import Job
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind, Measure
 from evaluator.rank.job import Job as RankJob

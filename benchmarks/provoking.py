@@ -18,8 +18,8 @@ from pathlib import Path
 from provoked import HANG_AFTER_S, MIB, Case
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import Job
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.study import Environment, Launch, Measure, Study
 from records.trial import Config, Failed, FailureKind

@@ -16,7 +16,6 @@ from threading import Condition
 from typing import TypeAlias
 
 from evaluator.failures.classify import classify, rank_ends
-from evaluator.job import Job, JobResult, Launcher, PhaseListener, Reading, Recipe
 from evaluator.launchers.conditions import (
     Snapshot,
     conditions_between,
@@ -31,6 +30,7 @@ from evaluator.launchers.interleaved import (
 )
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
+from evaluator.ports import Job, JobResult, Launcher, PhaseListener, Reading, Recipe
 from evaluator.timing.steady import steady_part
 from evaluator.traces.analysis.breakdown import JobSplit, breakdown
 from evaluator.traces.analysis.collectives import Exposure, exposures

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from evaluator.job import JobResult
+from evaluator.ports import JobResult
 from evaluator.rank.job import Measure as RankMeasure
 from evaluator.rank.protocol import LEAST_SLOWER_STEPS, reason_to_stop
 from evaluator.traces.errors import TraceError

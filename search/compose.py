@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
-from evaluator.host import describe_machine
-from evaluator.job import Launcher
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
@@ -21,6 +19,8 @@ from evaluator.launchers.interleaved import (
     fits_together,
 )
 from evaluator.launchers.local import LocalLauncher
+from evaluator.machine import describe_machine
+from evaluator.ports import Launcher
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError, suggestion

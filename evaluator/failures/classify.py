@@ -27,7 +27,7 @@ from evaluator.failures.logs import (
     weightiest,
 )
 from evaluator.failures.texts import KILLED, TOO_LARGE, Weight
-from evaluator.job import JobResult, LastHeartbeat, RankExit
+from evaluator.ports import JobResult, LastHeartbeat, RankExit
 from evaluator.rank.protocol import COMMAND_LOG, error_name
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage

@@ -14,14 +14,14 @@ from random import Random
 from tempfile import TemporaryDirectory
 from threading import Thread
 
-from evaluator.job import Job, JobResult, Launcher, PhaseListener
 from evaluator.launchers.limits import free_memory_bytes
+from evaluator.ports import Job, JobResult, Launcher, PhaseListener
 from evaluator.rank.protocol import ANSWERS, GO, NO_MORE, READY, TURNS_VARIABLE, gate_name
 from records.errors import StudyError
 from records.study import Study
 
 ENDED = b"e"
-RECIPES = ("builtin", "collectives")
+TURN_TAKING_RECIPES = ("builtin", "collectives")
 """Recipes whose ranks wait for their turn."""
 MEMORY_SHARE = 0.5
 """Share of the free memory that interleaved launches may take."""
@@ -40,7 +40,7 @@ class InterleavedRun:
 
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
     """Whether launches that took this much on each rank may be on this machine together."""
-    can_wait = study.environment.device == "cpu" and study.launch.recipe in RECIPES
+    can_wait = study.environment.device == "cpu" and study.launch.recipe in TURN_TAKING_RECIPES
     if study.measure.together == "never" or study.contexts or not can_wait:
         return False
     return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()

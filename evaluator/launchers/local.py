@@ -14,10 +14,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from evaluator.job import Job, JobResult, LastHeartbeat, PhaseListener, RankExit, Reason
 from evaluator.launchers.limits import DISK_BYTES, stat_fields
 from evaluator.launchers.supervisor import LineProcess
 from evaluator.launchers.watch import Heartbeats
+from evaluator.ports import Job, JobResult, LastHeartbeat, PhaseListener, RankExit, Reason
 from records.errors import EnvironmentFault
 
 MARKER = "CCLSEARCH_LAUNCH_OF"

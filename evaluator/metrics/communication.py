@@ -347,7 +347,7 @@ def _messages(evidence: Evidence) -> tuple[Message, ...] | Absent:
 def _bus_gb(message: Message, rank_count: int) -> float:
     """What one call puts on each link, decimal GB; nothing for a barrier."""
     # Imported here: metrics are listed without what measures collectives.
-    from evaluator.bench.record import bandwidth
+    from evaluator.bus_bandwidth import bandwidth
 
     operation = Operation(
         collective=Collective(message.collective),

@@ -16,9 +16,9 @@ import msgspec
 
 from evaluator.estimate.memory import PARTS, MemoryEstimate, estimate_memory
 from evaluator.estimate.step_time import estimate_step
-from evaluator.job import Job, JobResult, Reading
 from evaluator.machine import check_local, torchrun_command
 from evaluator.metrics.registry import ALIASES
+from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.job import FOLDED, LOOPED_STAGES, DeviceKind, JobError, Schedule
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import Job as RankJob

@@ -1,6 +1,6 @@
 """Every recipe by its name, as `[launch] recipe` gives it."""
 
-from evaluator.job import Recipe
+from evaluator.ports import Recipe
 from records.errors import StudyError, suggestion
 from records.study import Study
 

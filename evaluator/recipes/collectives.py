@@ -12,7 +12,6 @@ import msgspec
 
 from evaluator.estimate.communication import Ways, estimate_exchange
 from evaluator.estimate.hardware import machine_of
-from evaluator.job import Job, JobResult, Reading
 from evaluator.machine import (
     check_local,
     mpi_library,
@@ -20,6 +19,7 @@ from evaluator.machine import (
     mpirun_environment,
     torchrun_command,
 )
+from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.job import parse as parse_job
 from evaluator.recipes.knobs import (
     JOB_FILE,
@@ -31,7 +31,7 @@ from evaluator.recipes.knobs import (
     rank_device,
     rank_program,
 )
-from evaluator.recipes.libraries import (
+from evaluator.recipes.library_settings import (
     library_knobs,
     nccl_variables,
     open_mpi_variables,

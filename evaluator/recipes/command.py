@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.estimate.step_time import estimate_script
-from evaluator.job import Job, JobResult, Reading
+from evaluator.ports import Job, JobResult, Reading
 from evaluator.recipes.script_output import TRACE_DIR, read_script
 from records.errors import StudyError, shown
 from records.expression import Expression, facts, parse

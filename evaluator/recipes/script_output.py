@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from evaluator.job import Job, JobResult, Reading
+from evaluator.ports import Job, JobResult, Reading
 from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes

@@ -13,7 +13,7 @@ from rich.text import Text
 from typer.core import TyperCommand
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.estimate import Thresholds, read_thresholds, to_toml
+from evaluator.timing.screening.estimate import Thresholds, read_thresholds, to_toml
 from records.errors import StudyError
 from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
 from search.compare.compare import (

@@ -28,7 +28,7 @@ from search.cli.options import (
 )
 from search.cli.run import Stop, face
 from search.compose import check_environment, local_backend, new_study_id
-from search.loop.finding import Rescored, leader_of
+from search.loop.study_result import Rescored, leader_of
 from search.replay.claims import (
     Decision,
     Holds,

@@ -34,9 +34,9 @@ from search.cli.options import (
     takes_options,
 )
 from search.loop.budget import extend_budget, with_price
-from search.loop.finding import Finding
 from search.loop.leader import study_leader
 from search.loop.ports import Observer, scrubbed_study
+from search.loop.study_result import StudyResult
 from search.report.summary import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
 from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
@@ -232,7 +232,7 @@ def resume(
     _end(resume_study(study_id, trials, store, model=model, trusted=trust, as_json=as_json))
 
 
-def _end(finding: Finding) -> None:
+def _end(finding: StudyResult) -> None:
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)
 
@@ -250,7 +250,7 @@ INTERRUPTED_TWICE = 130
 Found = TypeVar("Found")
 
 
-def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> Finding:
+def begin(study: Study, strategy: str, store: Path | None, *, as_json: bool) -> StudyResult:
     """Record a new study and run its search."""
     from search.compose import new_study_id, resolve_strategy
 
@@ -273,7 +273,7 @@ def resume_study(
     model: str | None = None,
     trusted: bool = False,
     as_json: bool,
-) -> Finding:
+) -> StudyResult:
     """Resume a recorded study; add `more` trials and switch to `model` if given.
 
     An imported study has to be `trusted` once.
@@ -355,7 +355,7 @@ def _searched(
     history: History | None,
     *,
     as_json: bool,
-) -> Finding:
+) -> StudyResult:
     """Run a search, which is recorded as a new study unless it has a history."""
     from search.compose import open_search
 
@@ -367,7 +367,7 @@ def _searched(
         if history is None:
             records.create(study_id, study, installed_version())
 
-        def work() -> Finding:
+        def work() -> StudyResult:
             runner = search.trial_runner
             runner.observer.study_started(study_id, runner.study, strategy)
             return search.run()
@@ -434,7 +434,7 @@ class Stop:
         raise KeyboardInterrupt
 
 
-def _report(finding: Finding, study_id: str, records: Store, as_json: bool) -> None:
+def _report(finding: StudyResult, study_id: str, records: Store, as_json: bool) -> None:
     if as_json:
         event = {"event": "finished", "study_id": study_id, **json.loads(to_json(finding))}
         typer.echo(json.dumps(event, allow_nan=False))

@@ -28,15 +28,15 @@ from search.cli.options import (
     store_flag,
     takes_options,
 )
-from search.loop.finding import (
-    Finding,
+from search.loop.leader import study_leader
+from search.loop.study_result import (
+    StudyResult,
     best_result,
-    final_finding,
+    final_result,
     leader_of,
     repeated_values,
     rescore,
 )
-from search.loop.leader import study_leader
 from search.report.summary import (
     Line,
     StudyRecord,
@@ -168,7 +168,7 @@ def show(
         if asked.is_given:
             print_lines(_scored_again_lines(record, asked))
             return
-        if (finding := final_finding(row)) is not None:
+        if (finding := final_result(row)) is not None:
             print_report(finding, record, store_flag(records.root))
         else:
             _print_status(record, records)
@@ -324,7 +324,7 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
 
 
 def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
-    if (finding := final_finding(row)) is not None:
+    if (finding := final_result(row)) is not None:
         yield "stopped", finding.stop_reason
     yield from launch_lines(row.study)
     counts = records.counts(row.id)
@@ -374,7 +374,7 @@ def _record_and_leader(
 
 def _scored_again_lines(record: StudyRecord, asked: ObjectiveOptions) -> Iterator[Line]:
     """Yield the report without the stop reason; `next` repeats the flags for `best`."""
-    finding = from_json(Finding, record.row.summary or "")
+    finding = from_json(StudyResult, record.row.summary or "")
     found = report_lines(finding, record, store_flag(record.store))
     yield "rescored", f"by {objective_words(record.row.study)}; nothing was launched"
     yield from (line for line in found if line[0] not in ("stopped", "next"))

@@ -26,7 +26,7 @@ from search.cli.options import (
 )
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
 from search.transfer.audit import Fault, audit
-from search.transfer.entry import Checks, checks_of
+from search.transfer.ccl_bench import Checks, checks_of
 from search.transfer.export import (
     ExportRequest,
     ExportResult,
@@ -37,8 +37,8 @@ from search.transfer.export import (
     redactor_of,
     suffix_of,
 )
+from search.transfer.foreign_studies import BadRows, Imported
 from search.transfer.importers import record, refuse_other, refuse_steering, studies_of
-from search.transfer.importing import BadRows, Imported
 from search.transfer.redact import Redactor
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal

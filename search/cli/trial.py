@@ -17,8 +17,8 @@ from records.store.store import Store
 from records.trial import Artifact, Failed, History, Measured, Policy, Trial
 from records.workload import Workload
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
-from search.loop.finding import trial_spread
 from search.loop.leader import study_leader
+from search.loop.study_result import trial_spread
 from search.report.summary import spread_words
 from search.settings import open_store
 from search.storage import POLICY, absence, copy_files, stored_text

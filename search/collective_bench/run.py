@@ -10,14 +10,14 @@ from pathlib import Path
 
 import typer
 
-from evaluator.bench.record import (
+from evaluator.collective_bench.record import (
     BenchRecord,
     ResultFiles,
     terminal_header,
     terminal_row,
 )
-from evaluator.bench.request import BenchContext, BenchPlan, OptionFault, read_plan
-from evaluator.bench.run import (
+from evaluator.collective_bench.request import BenchContext, BenchPlan, OptionFault, read_plan
+from evaluator.collective_bench.run import (
     AdapterChoice,
     BenchRun,
     BrokenLaunch,

@@ -26,8 +26,8 @@ from evaluator.timing.decision import (
     spread,
     student_quantile,
 )
-from evaluator.timing.intervals.decide import Judgement, judge
-from evaluator.timing.intervals.estimate import Thresholds, summary_of
+from evaluator.timing.screening.decide import Judgement, judge
+from evaluator.timing.screening.estimate import Thresholds, summary_of
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from records.study import Study

@@ -11,9 +11,9 @@ from typing import Final
 from rich.text import Text
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.decide import Judgement, Reason
-from evaluator.timing.intervals.estimate import Estimate, is_time, relative_difference
 from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
+from evaluator.timing.screening.decide import Judgement, Reason
+from evaluator.timing.screening.estimate import Estimate, is_time, relative_difference
 from search.compare.view import MISSING, Display, View, coloured_table, counts_line
 from search.views.format import format_duration, format_percent, one_line
 from search.views.terminal import TerminalColumn, number_column

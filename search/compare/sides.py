@@ -14,8 +14,8 @@ from records.errors import CodecError, StoreError, StudyError, shown
 from records.store.rows import StudyRow, to_outcome
 from records.store.store import Store
 from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
-from search.loop.finding import leader_of
 from search.loop.leader import counted
+from search.loop.study_result import leader_of
 from search.settings import open_store
 
 LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)

@@ -9,7 +9,7 @@ from itertools import takewhile
 from rich.text import Text
 
 from evaluator.timing.decision import Comparison, Verdict
-from evaluator.timing.intervals.decide import Judgement
+from evaluator.timing.screening.decide import Judgement
 from records.errors import StudyError
 from search.compare.compare import ComparisonRow, Comparisons, Reading
 from search.views.format import (

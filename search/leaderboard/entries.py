@@ -19,7 +19,7 @@ from records.errors import CodecError, StudyError
 from records.study import MIN_TIMED_STEPS
 from records.trial import MetricValue
 from records.workload import Workload
-from search.transfer.importing import lines_of, text_of
+from search.transfer.foreign_studies import lines_of, text_of
 from search.views.format import message_words, one_line
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from search.leaderboard.entries import (
     definition_of,
     read_entries,
 )
-from search.loop.finding import Finding, best_result, leader_of
+from search.loop.study_result import StudyResult, best_result, leader_of
 from search.transfer.audit import audit
 from search.views.format import format_count, format_flags, remarks
 
@@ -215,7 +215,7 @@ def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -
 
     `known` are the metrics of today by name. A history that was recorded elsewhere is audited.
     """
-    finding = from_json(Finding, row.summary) if row.summary else None
+    finding = from_json(StudyResult, row.summary) if row.summary else None
     trial = leader_of(row, store)
     if trial is None or not isinstance(trial.outcome, Measured):
         return None

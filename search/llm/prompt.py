@@ -22,11 +22,11 @@ from records.trial import Config, Failed, FailureKind, History, Measured, Outcom
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
-from search.loop.finding import trial_spread
 from search.loop.learned import TIE_SHARE, LearnedConstraint, dead_knobs
-from search.loop.scale import Scale, Speed
+from search.loop.relative_speed import RelativeSpeeds, Speed
+from search.loop.study_result import trial_spread
 from search.strategies.base import Choice
-from search.strategies.lessons import (
+from search.strategies.history_summary import (
     candidate_lines,
     config_words,
     dead_knob_lines,
@@ -36,6 +36,7 @@ from search.strategies.lessons import (
     reason_lines,
 )
 from search.study.spaces import study_in
+from search.views.conditions import condition_lines, crowding_words, noise_now, single_launch_ratio
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import (
     NO_CONFIG,
@@ -52,7 +53,6 @@ from search.views.format import (
     work_words,
 )
 from search.views.study import other_choices
-from search.views.today import crowding_words, noise_now, single_launch_ratio, today_lines
 
 FAR_SHARE = 0.10
 LATEST_KEPT, FRONT_KEPT = 5, 12
@@ -64,7 +64,7 @@ class RatedHistory:
 
     history: History
     best: Trial | None
-    scale: Scale
+    scale: RelativeSpeeds
     metrics: Set[str]
 
     @classmethod
@@ -73,7 +73,7 @@ class RatedHistory:
         return cls(
             history=history,
             best=history.best,
-            scale=Scale.of(history, scoring, measure),
+            scale=RelativeSpeeds.of(history, scoring, measure),
             metrics=scoring.shown_metrics,
         )
 
@@ -264,7 +264,7 @@ class TurnText:
             flat_count=launches_since_best(history),
             trials=format_count(len(history), "trial"),
             measured_count=len(history.measured),
-            today="\n".join(today_lines(self.study, history, self.scoring, self.shown.scale)),
+            today="\n".join(condition_lines(self.study, history, self.scoring, self.shown.scale)),
             best=self._best(detail),
             latest=self._latest(detail),
             reasons=_section("reasons", self._reasons()),

@@ -9,9 +9,9 @@ from records.store.rows import PendingTrial
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import exhausted_reason, launches_used, parallel_limit, stop_reason
-from search.loop.finding import Finding, find
 from search.loop.ports import Proposal, Proposer
 from search.loop.races import ConfirmationPlan, RepeatRunner, in_contexts
+from search.loop.study_result import StudyResult, find
 from search.loop.trial import TrialRunner
 
 
@@ -25,7 +25,7 @@ class Search:
     clock: Callable[[], float] = time.monotonic
     capacity: Capacity = field(default_factory=Capacity)
 
-    def run(self) -> Finding:
+    def run(self) -> StudyResult:
         """Run to the end of the budget; an interrupted study can be resumed."""
         runner, study = self.trial_runner, self.trial_runner.study
         store, study_id = runner.store, runner.study_id

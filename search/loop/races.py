@@ -17,7 +17,6 @@ from evaluator.timing.decision import Comparison
 from records.study import Measure, Study
 from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.loop.budget import launches_used, remaining_launches
-from search.loop.finding import InContextFinding
 from search.loop.leader import (
     Leader,
     Race,
@@ -35,6 +34,7 @@ from search.loop.leader import (
     unreliable,
     without_replaced,
 )
+from search.loop.study_result import ContextResult
 from search.loop.trial import TrialRunner, outcome_in
 from search.study.spaces import decide_config, held_out_study, space_of
 
@@ -208,7 +208,7 @@ def in_contexts(
     held_out: Sequence[Repeat],
     winner: int,
     scoring: Scoring,
-) -> tuple[InContextFinding, ...]:
+) -> tuple[ContextResult, ...]:
     """Compare the winner with the seed in every context, and over the mean of those held out."""
     if not study.contexts or winner == 0:
         return ()
@@ -217,7 +217,7 @@ def in_contexts(
     if outside is not None:
         found += _findings(outside, held_out, winner, scoring, held_out=True)
     if outside is not None and outside.contexts:
-        mean = InContextFinding(
+        mean = ContextResult(
             name="the mean of all held out",
             held_out=True,
             against_seed=_comparison(held_out, winner, scoring, study),
@@ -229,7 +229,7 @@ def in_contexts(
 
 def _findings(
     study: Study, launches: Sequence[Repeat], winner: int, scoring: Scoring, *, held_out: bool
-) -> Iterator[InContextFinding]:
+) -> Iterator[ContextResult]:
     """Yield the study's own context first, then the other launched contexts."""
     launched = [context.name for context in study.contexts if not context.held_out]
     for name in (study.name, *launched):
@@ -239,7 +239,7 @@ def _findings(
             if (outcome := outcome_in(launch.outcome, name) if launched else launch.outcome)
             is not None
         ]
-        yield InContextFinding(
+        yield ContextResult(
             name=name, held_out=held_out, against_seed=_comparison(inside, winner, scoring, study)
         )
 

@@ -17,8 +17,8 @@ from typing import TypeAlias
 
 from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponential
 
-from evaluator.job import PhaseListener
 from evaluator.launchers.interleaved import fits_together
+from evaluator.ports import PhaseListener
 from evaluator.samples import other_work
 from policies.space import Space
 from records.codec import utc_now

@@ -19,8 +19,8 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import MEASURE
 from records.trial import Failed, FailureKind, History, Measured, Outcome, Repeat, Score, Trial
-from search.loop.finding import Finding, final_finding, leader_of
 from search.loop.leader import counted, launch_of, rounds_between, took_turns
+from search.loop.study_result import StudyResult, final_result, leader_of
 from search.loop.trial import other_work_anywhere
 from search.views.format import REASONS, comparison_words, format_count, format_number, one_line
 
@@ -44,9 +44,9 @@ class Source:
         return scoring_of(self.row.study).over(self.history)
 
     @property
-    def finding(self) -> Finding | None:
+    def finding(self) -> StudyResult | None:
         """What the study announced; None where it did not end."""
-        return final_finding(self.row)
+        return final_result(self.row)
 
     def lead(self, trial: Trial) -> Comparison | None:
         """By how much this trial was announced to lead over the seed; None where it was not."""

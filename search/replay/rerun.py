@@ -32,10 +32,10 @@ from search.llm.client import LlmClient
 from search.llm.transcripts import Diverged, TranscriptTransport, recorded_turns
 from search.loop.batch import Capacity
 from search.loop.budget import stop_reason
-from search.loop.finding import Finding, final_finding
 from search.loop.leader import took_turns
 from search.loop.loop import Search
 from search.loop.ports import Proposal, Proposer
+from search.loop.study_result import StudyResult, final_result
 from search.settings import Secret, settings_of
 from search.strategies.proposers import ReplayProposer, policies_again
 from search.study.spaces import prepare
@@ -70,7 +70,7 @@ class Recorded:
     repeats: tuple[Repeat, ...]
     begun: tuple[PendingTrial, ...]
     exchanges: Mapping[int, LlmExchange]
-    finding: Finding | None
+    finding: StudyResult | None
     runs: tuple[SearchRun, ...]
 
     @property
@@ -159,7 +159,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
             for each in proposed
             if each.exchange is not None
         },
-        finding=final_finding(row),
+        finding=final_result(row),
         runs=store.runs(study_id),
     )
 

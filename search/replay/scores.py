@@ -28,15 +28,15 @@ from records.trial import (
     Trial,
 )
 from search.llm.transcripts import difference, recorded_turns
-from search.loop.finding import (
-    Finding,
+from search.loop.leader import counted
+from search.loop.study_result import (
     Rescored,
+    StudyResult,
     rescore_history,
     same_definitions,
     stored_definitions,
     with_computed,
 )
-from search.loop.leader import counted
 from search.replay.metrics import (
     as_computed,
     computable,
@@ -350,11 +350,11 @@ def _first_difference(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) ->
     return min(each.series for each in pair), words
 
 
-def _finding(recorded: Finding, replayed: Finding | None) -> Iterator[str]:
+def _finding(recorded: StudyResult, replayed: StudyResult | None) -> Iterator[str]:
     if replayed is None:
         yield "none"
         return
-    for part in fields(Finding):
+    for part in fields(StudyResult):
         before, now = getattr(recorded, part.name), getattr(replayed, part.name)
         if before != now:
             yield f"{part.name.replace('_', ' ')} {now} instead of {before}"

@@ -14,9 +14,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import History, MetricValue, Repeat, Trial
-from search.loop.finding import Finding, final_finding, find, trial_spread
 from search.loop.leader import counted, study_leader
 from search.loop.learned import LearnedConstraint, learned_constraints
+from search.loop.study_result import StudyResult, final_result, find, trial_spread
 from search.report.explored import (
     StudyFront,
     StudyHistory,
@@ -49,7 +49,7 @@ class ReportData:
     front: StudyFront
     knobs: StudyKnobs
     status: str
-    finding: Finding
+    finding: StudyResult
     scoring: Scoring
     repeats: tuple[Repeat, ...]
     space: Space | None
@@ -67,7 +67,7 @@ class ReportData:
         record, repeats = StudyRecord.of(row.id, store), store.repeats(row.id)
         scoring = scoring_of(row.study).over(record.history)
         now = status(row, store)
-        finding = final_finding(row) or _current_finding(row, store, scoring, now)
+        finding = final_result(row) or _current_finding(row, store, scoring, now)
         space = _space(row.study)
         summary: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):
@@ -135,7 +135,7 @@ class ReportData:
         return tuple((label, words) for label in labels for words in self.summary.get(label, ()))
 
 
-def _current_finding(row: StudyRow, store: Store, scoring: Scoring, now: str) -> Finding:
+def _current_finding(row: StudyRow, store: Store, scoring: Scoring, now: str) -> StudyResult:
     reason = UNFINISHED_REASONS.get(now, "the search did not finish")
     launches = counted(store.repeats(row.id), row.study.measure)
     return find(study_leader(row, store), launches, scoring, row.study.measure, reason)

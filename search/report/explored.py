@@ -16,8 +16,8 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study, Value, choices_of
 from records.trial import Config, MetricValue, Repeat, Score, Trial
-from search.loop.finding import best_result, final_finding, leader_of, repeated_values
 from search.loop.leader import FrontMember, counted, front_over, unbeaten
+from search.loop.study_result import best_result, final_result, leader_of, repeated_values
 from search.views.charts import (
     BestInterval,
     Ended,
@@ -387,7 +387,7 @@ def _again(row: StudyRow, leader: Trial | None, records: Store) -> Interval | No
 def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
     scores = records.scores(row.id)
     own = _own_values(scores, row, scoring, records)
-    finding = final_finding(row)
+    finding = final_result(row)
     if finding is not None:
         members = finding.front
     else:

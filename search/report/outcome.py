@@ -15,7 +15,7 @@ from search.report.explored import (
     shown_axis,
     shown_value,
 )
-from search.strategies.lessons import ordinals_words
+from search.strategies.history_summary import ordinals_words
 from search.study.spaces import parts
 from search.transfer.audit import CHECKS
 from search.views.diagnosis import diagnosis_lines, diagnosis_of

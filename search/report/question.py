@@ -12,7 +12,7 @@ from records.trial import Artifact, Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
 from search.report.explored import draw_knobs
-from search.strategies.lessons import ordinals_words
+from search.strategies.history_summary import ordinals_words
 from search.views.document import (
     Block,
     Chart,

@@ -19,8 +19,8 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
-from search.loop.finding import Finding
 from search.loop.leader import left_out_rounds, study_leader
+from search.loop.study_result import StudyResult
 from search.transfer.audit import audit
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
@@ -89,7 +89,7 @@ class StudyRecord:
         )
 
 
-def print_report(finding: Finding, record: StudyRecord, store_flag: str) -> None:
+def print_report(finding: StudyResult, record: StudyRecord, store_flag: str) -> None:
     """Print the closing report."""
     print_lines(report_lines(finding, record, store_flag))
 
@@ -108,7 +108,7 @@ def print_lines(lines: Iterable[Line]) -> None:
     Terminal(highlight=False).print("", table)
 
 
-def report_lines(finding: Finding, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
+def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     study, noise = record.row.study, finding.noise
     return (
@@ -179,7 +179,7 @@ def _left_out_words(record: StudyRecord) -> str | None:
     return f"{rounds}, replaced by further rounds" if count else None
 
 
-def result_lines(finding: Finding, record: StudyRecord) -> list[Line]:
+def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
     """The best with its evidence; the history may lack trials that the finding does not name."""
     winner = None if finding.winner is None else record.history.find(finding.winner)
     if winner is None or finding.result is None:
@@ -218,7 +218,7 @@ def spread_words(spread: Spread, unit: str) -> str:
     return f"{over} (95 % interval {format_number(spread.low)} to {format_number(spread.high)})"
 
 
-def _against_seed(finding: Finding, history: History) -> str:
+def _against_seed(finding: StudyResult, history: History) -> str:
     if finding.winner == 0:
         return "the seed is itself the best"
     seed = history.find(0)
@@ -235,7 +235,7 @@ def _against_seed(finding: Finding, history: History) -> str:
     return "not compared, the seed was not launched in the final"
 
 
-def undecided_words(finding: Finding) -> str | None:
+def undecided_words(finding: StudyResult) -> str | None:
     """Why a best is not shown to be better than the seed; None where it is, or is the seed."""
     found = finding.against_seed
     if found is None or finding.winner == 0 or found.verdict is not Verdict.UNDECIDED:
@@ -243,7 +243,7 @@ def undecided_words(finding: Finding) -> str | None:
     return comparison_words(found)
 
 
-def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
+def _tie_lines(finding: StudyResult, winner: Trial, history: History) -> list[Line]:
     """Finalists without a significant difference to the winner; the seed has a separate line."""
     others = [history.find(ordinal) for ordinal in finding.ties if ordinal != 0]
     return [
@@ -257,7 +257,7 @@ def _tie_lines(finding: Finding, winner: Trial, history: History) -> list[Line]:
     ]
 
 
-def _next_commands(finding: Finding, record: StudyRecord) -> Sequence[str]:
+def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
     study_id = record.row.id
     if finding.winner is None:
         launched = [trial.ordinal for trial in record.history if trial.reached_launch]

@@ -9,7 +9,7 @@ from threading import BoundedSemaphore, Lock
 from typing import BinaryIO, Generic, Literal, TypeAlias, TypeVar
 
 from evaluator.metrics.base import Metric
-from evaluator.timing.intervals.estimate import read_thresholds
+from evaluator.timing.screening.estimate import read_thresholds
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store

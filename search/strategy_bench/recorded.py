@@ -49,7 +49,7 @@ from search.strategy_bench.landscape import (
     Landscape,
     with_estimates,
 )
-from search.transfer.importing import LOOSE, BadRows, RecordedWork, SearchRow, json_rows
+from search.transfer.foreign_studies import LOOSE, BadRows, RecordedWork, SearchRow, json_rows
 from search.views.format import one_line
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"

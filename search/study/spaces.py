@@ -13,8 +13,8 @@ from statistics import fmean
 
 from pydantic import ValidationError
 
-from evaluator.job import Recipe
 from evaluator.objective import Scoring, scoring_of
+from evaluator.ports import Recipe
 from evaluator.recipes.catalog import recipe_of
 from policies.contract import decide
 from policies.space import Space

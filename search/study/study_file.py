@@ -63,7 +63,7 @@ def builtin_defaults(device: str) -> Defaults:
 
 @cache
 def _builtin_document() -> Mapping[str, object]:
-    text = (files("search.study") / "builtin.toml").read_text(encoding="utf-8")
+    text = (files("search.study") / "default_studies.toml").read_text(encoding="utf-8")
     return tomllib.loads(text)
 
 

@@ -13,7 +13,7 @@ from records.errors import StudyError, shown
 from records.study import Environment, Origin, Study, Value
 from records.workload import Workload
 from search.study.card_reader import Card, CardReader, is_number
-from search.transfer.importing import (
+from search.transfer.foreign_studies import (
     MAX_LINE_CHARS,
     MAX_ROWS,
     Aim,

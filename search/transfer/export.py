@@ -18,9 +18,9 @@ from records.store.journal import with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, MetricValue, Outcome, Policy, Repeat, Trial
-from search.loop.finding import leader_of
+from search.loop.study_result import leader_of
 from search.transfer.bundle import write_bundle
-from search.transfer.entry import (
+from search.transfer.ccl_bench import (
     CARD,
     Checks,
     card_checks,

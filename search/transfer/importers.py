@@ -20,7 +20,7 @@ from records.trial import Config, Trial
 from search.loop.ports import scrubbed_policy, scrubbed_study
 from search.transfer import ccl_search, optuna
 from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
-from search.transfer.importing import BadRows, Imported
+from search.transfer.foreign_studies import BadRows, Imported
 from search.transfer.trust import foreign, plain_study
 from search.views.console import plain_line
 

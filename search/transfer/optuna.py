@@ -23,7 +23,7 @@ from records.study import Environment, Objective, Origin, Study, Value
 from records.trial import Artifact
 from records.workload import Workload
 from search.study.card_reader import is_number
-from search.transfer.importing import (
+from search.transfer.foreign_studies import (
     Aim,
     BadRows,
     Imported,

@@ -11,8 +11,8 @@ from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
 from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
 from search.loop.budget import cost_usd
-from search.loop.finding import InContextFinding
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
+from search.loop.study_result import ContextResult
 from search.loop.trial import outcome_in
 from search.study.spaces import parts, study_in
 from search.views.format import (
@@ -147,7 +147,7 @@ def settings_words(config: Config, study: Study) -> str:
     return settings
 
 
-def context_finding_words(found: InContextFinding) -> tuple[str, str]:
+def context_finding_words(found: ContextResult) -> tuple[str, str]:
     """A label and what it says about the winner in one context, or over several."""
     alone = " (held out)" if found.held_out and found.context_count == 1 else ""
     label = f"against the seed in {found.name}{alone}"

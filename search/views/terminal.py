@@ -33,8 +33,8 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.loop.finding import trial_spread
 from search.loop.leader import Race, claim_rule
+from search.loop.study_result import trial_spread
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
     caveats,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.job import Job, JobResult
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import Job, JobResult
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.study import Environment, Launch, Measure, Study
 from records.trial import Config

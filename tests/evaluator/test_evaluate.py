@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import pytest
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import JobResult
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import JobResult
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.traces.readers.read import read_traces
 from records.study import Study

@@ -26,9 +26,9 @@ from search.llm.client import LlmClient
 from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.loop.batch import Capacity
-from search.loop.finding import Finding
 from search.loop.loop import Search
 from search.loop.ports import Proposer
+from search.loop.study_result import StudyResult
 from search.loop.trial import PolicyPrecheck, TrialRunner
 from search.settings import LlmSettings, Secret
 from search.strategies.base import Chooser
@@ -97,7 +97,7 @@ class TabularStudy:
             strategy="coordinate",
         )
 
-    def run(self) -> Finding:
+    def run(self) -> StudyResult:
         study = self.study
         space = Space(study.space, study.workload, study.environment)
         scoring = scoring_of(study)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from evaluator.bench.record import (
+from evaluator.collective_bench.record import (
     BenchParams,
     BenchRecord,
     LaunchPlace,

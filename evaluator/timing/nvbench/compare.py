@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, Self, TypeAlias
 
-from evaluator.timing.intervals.decide import Judgement, judge
-from evaluator.timing.intervals.estimate import Thresholds
 from evaluator.timing.nvbench.read import (
     AxisValue,
     NvbenchBenchmark,
@@ -17,6 +15,8 @@ from evaluator.timing.nvbench.read import (
     NvbenchState,
     read_document,
 )
+from evaluator.timing.screening.decide import Judgement, judge
+from evaluator.timing.screening.estimate import Thresholds
 from records.errors import StudyError, shown
 
 FilterOption: TypeAlias = tuple[Literal["benchmark", "axis"], str]

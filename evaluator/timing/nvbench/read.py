@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from pydantic import ConfigDict, JsonValue
 
-from evaluator.timing.intervals.estimate import Channel, Samples, TimeSummary, Unusable
+from evaluator.timing.screening.estimate import Channel, Samples, TimeSummary, Unusable
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, open_regular, read_bytes
 from records.codec import from_json

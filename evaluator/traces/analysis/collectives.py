@@ -13,6 +13,7 @@ from typing import Final, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.bus_bandwidth import bus_factor
 from evaluator.traces.analysis.breakdown import job_windows
 from evaluator.traces.intervals import Intervals, Nanoseconds, first_place, latest_window
 from evaluator.traces.model import (
@@ -24,6 +25,7 @@ from evaluator.traces.model import (
     Table,
     TraceSet,
 )
+from evaluator.workloads.collectives.operations import Collective
 
 _LARGEST_SIZE: Final = 1 << 31
 _LARGEST_LISTED: Final = 1 << 16
@@ -640,7 +642,7 @@ def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
     known = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
     kept = np.flatnonzero(known & matches.doing(*TIMED))
     size, ranks = matches.bytes[kept].astype(np.float64), matches.group_size[kept]
-    on_bus = size * _factor(matches.kind[kept], ranks)
+    on_bus = size * _factors(matches.kind[kept], ranks)
     seconds = time_ns[kept] / 1e9
     own_s = np.where(present[kept], np.maximum(duration_ns[kept], 1), np.nan) / 1e9
     return Bandwidths(
@@ -660,12 +662,14 @@ def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
     )
 
 
-def _factor(kind: NDArray[np.int8], ranks: NDArray[np.int32]) -> NDArray[np.float64]:
-    """What part of S each link carries, over the ranks of the group."""
-    share = (ranks - 1) / ranks
-    transfer = np.isin(kind, TRANSFERS)
-    reduced = np.where(kind == CollectiveKind.ALL_REDUCE, 2 * share, share)
-    return np.where(transfer, 1.0, reduced)
+def _factors(kinds: NDArray[np.int8], ranks: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Bus factor of each call; transfers between two ranks carry all of S."""
+    factors = np.ones(len(kinds))
+    for kind in np.setdiff1d(kinds, TRANSFERS):
+        calls = kinds == kind
+        collective = Collective[CollectiveKind(kind).name]
+        factors[calls] = bus_factor(collective, ranks[calls].astype(np.float64), "torchcomms")
+    return factors
 
 
 _Shape: TypeAlias = tuple[CollectiveKind, int | None, tuple[int, ...] | None]

@@ -15,7 +15,7 @@ from search.compare.sides import TrialSide, trial_side
 from search.compare.view import comparisons_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
-from search.loop.finding import leader_of
+from search.loop.study_result import leader_of
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of

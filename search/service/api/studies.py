@@ -16,7 +16,7 @@ from records.codec import to_json
 from records.store.queries import StudyQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
-from search.loop.finding import best_result, final_finding, leader_of
+from search.loop.study_result import best_result, final_result, leader_of
 from search.report.explored import StudyFront, StudyHistory, StudyKnobs
 from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
@@ -149,7 +149,7 @@ def study_short(row: StudyRow, service: Service) -> StudyShort:
 
 def study_full(row: StudyRow, service: Service) -> StudyFull:
     """A study with what was asked and what it found."""
-    records, finding = service.records, final_finding(row)
+    records, finding = service.records, final_result(row)
     pending: list[dict[str, JsonValue]] = [
         {
             "ordinal": intent.ordinal,

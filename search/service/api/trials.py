@@ -19,7 +19,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Artifact, FailureKind, Policy, Trial
 from search.compare.sides import TrialSide, trial_side
-from search.loop.finding import leader_of
+from search.loop.study_result import leader_of
 from search.report.explored import repeat_costs, repeat_spreads, spread_of_trial
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset

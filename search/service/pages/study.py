@@ -23,8 +23,8 @@ from records.store.store import Store
 from records.study import Measure, Value
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import cost_usd, with_price
-from search.loop.finding import Finding, final_finding
 from search.loop.leader import Race, study_leader
+from search.loop.study_result import StudyResult, final_result
 from search.report.explored import (
     are_too_many,
     draw_history,
@@ -277,7 +277,7 @@ def decision_lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[Decisi
         yield "result", result_words(row, trial, store)
         yield "first launch", score_words(trial.score)
         yield from (("breaks a limit", words) for words in trial.score.broken)
-    finding = final_finding(row)
+    finding = final_result(row)
     if are_too_many(row, store):
         words = f"too many in this study to be shown here; see `cclsearch show {row.id}`"
         yield "repeats", words
@@ -289,7 +289,7 @@ def decision_lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[Decisi
         yield from _verdict_lines(finding, trial)
 
 
-def _verdict_lines(finding: Finding, trial: Trial) -> Iterator[DecisionLine]:
+def _verdict_lines(finding: StudyResult, trial: Trial) -> Iterator[DecisionLine]:
     if finding.winner == trial.ordinal:
         yield "verdict", "the best of the study"
     elif trial.ordinal in finding.ties:
@@ -368,7 +368,7 @@ def _failures(row: StudyRow, records: Store) -> Iterator[Failures]:
 
 def _found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
     """Return the closing report, from the finding and the trials that it names."""
-    finding = final_finding(row)
+    finding = final_result(row)
     if finding is None:
         return ()
     named = {0, *finding.ties, *finding.unreliable, *(each.ordinal for each in finding.front)}
@@ -391,7 +391,7 @@ def _found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
 
 def _judged_lines(row: StudyRow) -> tuple[Line, ...]:
     """Return how noisy launches are and how every race ended, once the search has ended."""
-    finding = final_finding(row)
+    finding = final_result(row)
     if finding is None:
         return ()
     noise = finding.noise

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import JobResult, LastHeartbeat, RankExit
+from evaluator.ports import JobResult, LastHeartbeat, RankExit
 from records.trial import FailureKind
 
 KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_ns=None)

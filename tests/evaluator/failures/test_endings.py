@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from evaluator.failures.classify import rank_ends
-from evaluator.job import JobResult, RankExit
+from evaluator.ports import JobResult, RankExit
 from records.machine import RankEnd
 
 TRACEBACK = """[rank{rank}]: Traceback (most recent call last):

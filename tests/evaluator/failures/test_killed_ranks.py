@@ -5,7 +5,7 @@ import json
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import JobResult, RankExit
+from evaluator.ports import JobResult, RankExit
 
 TORCHRUN = """\
 torch.distributed.elastic.multiprocessing.errors.ChildFailedError:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import RankExit
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import RankExit
 from records.errors import EnvironmentFault
 from records.trial import FailureKind
 

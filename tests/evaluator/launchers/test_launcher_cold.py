@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import RankExit
+from evaluator.ports import RankExit
 from records.trial import FailureKind
 
 KEPT = 2

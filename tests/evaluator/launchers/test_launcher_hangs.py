@@ -7,8 +7,8 @@ import time
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import RankExit
 from evaluator.launchers.watch import Heartbeats, all_hang, take_stacks
+from evaluator.ports import RankExit
 from records.trial import FailureKind
 
 KEPT = 2

@@ -22,7 +22,7 @@ HOLD_A_LAUNCHER = """
 import json
 import sys
 from pathlib import Path
-from evaluator.job import Job
+from evaluator.ports import Job
 from evaluator.launchers.local import LocalLauncher
 
 folder, tests, path = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

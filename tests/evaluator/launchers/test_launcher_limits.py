@@ -5,11 +5,11 @@ import re
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.job import Job
 from evaluator.launchers import limits
 from evaluator.launchers.limits import Limits, free_memory_bytes
 from evaluator.launchers.local import LocalLauncher
 from evaluator.launchers.watch import HEAD_BYTES, TAIL_BYTES
+from evaluator.ports import Job
 from records.trial import FailureKind
 
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from threading import Barrier, Event, Thread
 import pytest
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import Job, JobResult
 from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots, device_slots
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import Job, JobResult
 from records.study import Study
 from records.trial import Config, Failed
 from tests.support import records as testing

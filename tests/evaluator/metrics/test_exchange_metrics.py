@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.job import JobResult, RankExit
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.communication import bus_bandwidth, latency
 from evaluator.metrics.registry import measure_all
+from evaluator.ports import JobResult, RankExit
 from evaluator.samples import has_unmatched_parts, message_times_s, read_measurement
 from records.trial import Failed
 from records.workload import Message, Workload

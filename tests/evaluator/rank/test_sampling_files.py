@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.job import JobResult, RankExit
+from evaluator.ports import JobResult, RankExit
 from evaluator.samples import read_measurement
 from records.trial import Failed, FailureKind, Measurement
 

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.job import Job, JobResult
 from evaluator.launchers import interleaved as together
 from evaluator.launchers.interleaved import fits_together, turn_orders
+from evaluator.ports import Job, JobResult
 from evaluator.rank.job import Measure
 from evaluator.rank.protocol import (
     ANSWERS,

@@ -8,7 +8,7 @@ from evaluator.machine import MpiLibrary, mpi_library
 from evaluator.rank.job import parse
 from evaluator.recipes import collectives as availability
 from evaluator.recipes.collectives import MODULE, CollectivesRecipe, knobs
-from evaluator.recipes.libraries import nccl_variables, open_mpi_variables
+from evaluator.recipes.library_settings import nccl_variables, open_mpi_variables
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,

@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.recipes.catalog import recipe_of
 from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_document
-from evaluator.recipes.libraries import table
+from evaluator.recipes.library_settings import table
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
 from records.errors import StudyError

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evaluator.estimate.memory import edge_weights, layer_weights
-from evaluator.job import Job
 from evaluator.launchers.local import LocalLauncher
+from evaluator.ports import Job
 from evaluator.rank.job import (
     Checkpointing,
     Config,

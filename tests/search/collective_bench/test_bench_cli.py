@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.bench.record import HEADER, BenchRecord, terminal_header
+from evaluator.collective_bench.record import HEADER, BenchRecord, terminal_header
 from evaluator.rank.main import RankNumbers
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import AdapterName

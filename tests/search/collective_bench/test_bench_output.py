@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.bench.record import BenchRecord
-from evaluator.bench.request import BenchContext, read_plan
-from evaluator.bench.run import AdapterChoice
+from evaluator.collective_bench.record import BenchRecord
+from evaluator.collective_bench.request import BenchContext, read_plan
+from evaluator.collective_bench.run import AdapterChoice
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import AdapterName, PointStatus
 from records.codec import from_json

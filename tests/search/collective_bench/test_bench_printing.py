@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.bench.record import terminal_header, terminal_row
+from evaluator.collective_bench.record import terminal_header, terminal_row
 from evaluator.workloads.collectives.operations import Collective, Operation
 from records.machine import Conditions
 from search.collective_bench.run import Table, heading

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from evaluator.bench.record import bandwidth
+from evaluator.bus_bandwidth import bandwidth
 from evaluator.workloads.collectives.operations import Collective
 from records.errors import StudyError
 from search.collective_bench.verdicts import ONE_DEFINITION, Evidence, Limits, Standing

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.timing.intervals.estimate import PRESETS, read_thresholds
+from evaluator.timing.screening.estimate import PRESETS, read_thresholds
 from evaluator.timing.timing import LaunchTimes, Task, Timing
 from records.codec import to_json
 from records.store.rows import PendingTrial

@@ -18,7 +18,7 @@ from records.store.store import Store
 from records.study import Budget, Origin
 from search.leaderboard.entries import Reading, Submission, Work
 from search.leaderboard.ranking import leaderboard
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from tests.support import records as testing
 from tests.support.evaluator import Takes
 
@@ -34,7 +34,7 @@ WORK = Work(
 
 
 def finding(winner, centre, low=None, high=None, count=1, ties=()):
-    return Finding(
+    return StudyResult(
         stop_reason="",
         winner=winner,
         unit="s",

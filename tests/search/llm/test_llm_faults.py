@@ -17,7 +17,7 @@ from search.llm.client import LlmClient
 from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.llm.transport import AnthropicTransport
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from search.loop.trial import PolicyPrecheck
 from search.settings import LlmSettings, Secret
 from search.strategies.simple import CoordinateChooser
@@ -125,7 +125,7 @@ def scripted(launched: Callable[[], Collection[object]]) -> Script:
     return lambda _: next(replies, fault(400, "past the script")) or good(launched())
 
 
-def searched(study, url: str) -> Finding:
+def searched(study, url: str) -> StudyResult:
     """Search to the end of the budget with a model at this address, as one run does."""
     settings = LlmSettings(
         api_key=Secret(KEY), base_url=url, attempts=2, timeout_s=5.0, retry_wait_s=0.001

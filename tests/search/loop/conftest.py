@@ -12,9 +12,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Budget, Command, Context, Dimension, Launch, Measure, SearchSpace, Study
 from records.trial import Config, History, Outcome, Policy
-from search.loop.finding import Finding
 from search.loop.loop import Search
 from search.loop.ports import Proposer
+from search.loop.study_result import StudyResult
 from search.loop.trial import ContextEvaluator, TrialRunner
 from search.strategies.proposers import OfflineProposer
 from search.strategies.simple import GridChooser
@@ -98,7 +98,7 @@ class ContextSearch:
         self.store = Store(self.root)
         self.store.create(self.study_id, self.study, "test")
 
-    def run(self) -> Finding:
+    def run(self) -> StudyResult:
         prepared = prepare(self.study)
         trial_runner = TrialRunner(
             study_id=self.study_id,

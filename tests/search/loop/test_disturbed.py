@@ -10,8 +10,8 @@ from evaluator.timing.decision import Verdict
 from records.study import Budget, Measure
 from records.trial import Failed, FailureKind, Purpose, Repeat, Stage
 from search.loop.budget import extend_budget
-from search.loop.finding import ConfirmingRounds
 from search.loop.leader import LEAST_RACE_ROUNDS, MOST_RUN_AGAIN, counted, left_out_rounds
+from search.loop.study_result import ConfirmingRounds
 from search.report.summary import StudyRecord, report_lines
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes

@@ -16,7 +16,7 @@ from records.trial import Config, Policy
 from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
 from search.loop.batch import Capacity
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from search.loop.trial import ContextEvaluator
 from search.replay.claims import Decision, source_of
 from search.replay.measure import begin, measuring, measuring_study
@@ -70,7 +70,7 @@ class Recording:
         other.root = folder
         return other
 
-    def run(self, server: ScriptedMessagesServer | None = None) -> Finding:
+    def run(self, server: ScriptedMessagesServer | None = None) -> StudyResult:
         """Run, or go on, with the study as it is on record."""
         with closing(Store(self.root)) as store:
             study = store.find(self.study_id).study

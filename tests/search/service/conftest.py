@@ -18,7 +18,7 @@ from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Origin, Study
 from records.trial import Config, FailureKind, Policy, Trial
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from search.service.app import app_of
 from search.service.auth import ROLES, KnownToken, digest_of
 from search.service.config import Listen, ServiceConfig
@@ -156,7 +156,7 @@ def made_once(tmp_path_factory) -> Path:
         return store.root
 
 
-_FINDING = Finding(
+_FINDING = StudyResult(
     stop_reason="patience: 6 launches without improvement",
     winner=2,
     unit="s",
@@ -187,7 +187,7 @@ def _trials(outcomes: list[object]) -> Iterator[Trial]:
 
 
 def _add(
-    store: Store, study_id: str, study: Study, outcomes: list[object], finding: Finding
+    store: Store, study_id: str, study: Study, outcomes: list[object], finding: StudyResult
 ) -> None:
     asked = LlmExchange(
         model="m",

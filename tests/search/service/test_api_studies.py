@@ -8,7 +8,7 @@ import pytest
 from evaluator.timing.decision import Spread
 from records.codec import from_json, to_json
 from records.store.store import Store
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
 
 API = "/api/v1"
@@ -40,7 +40,7 @@ def test_studies_are_listed_newest_first_with_their_best(ask):
 def test_a_best_that_was_confirmed_is_told_with_its_interval(served):
     spread = Spread(centre=0.26, low=0.24, high=0.28, launch_count=4)
     with closing(Store(served.service.store)) as store:
-        finding = from_json(Finding, store.find(FINISHED).summary)
+        finding = from_json(StudyResult, store.find(FINISHED).summary)
         summary = to_json(replace(finding, result=spread))
         store.update(FINISHED, status="finished", summary=summary)
     with served.client("read") as client:

@@ -11,7 +11,7 @@ from records.machine import Conditions
 from records.store.store import Store
 from records.study import Dimension
 from records.trial import Repeat
-from search.loop.finding import Finding
+from search.loop.study_result import StudyResult
 from search.report.summary import StudyRecord
 from search.views.machine import disturbed_words
 from tests.search.service.conftest import FINISHED, running
@@ -97,7 +97,7 @@ def test_a_best_that_is_not_shown_to_be_better_says_so_in_the_headline(served):
         round_count=4,
     )
     with closing(Store(served.service.store)) as store:
-        finding = from_json(Finding, store.find(FINISHED).summary)
+        finding = from_json(StudyResult, store.find(FINISHED).summary)
         summary = to_json(replace(finding, against_seed=open_ended))
         store.update(FINISHED, status="finished", summary=summary)
     with served.client("read") as client:

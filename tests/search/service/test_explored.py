@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from records.store.store import Store
 from records.study import Dimension, Objective
 from records.trial import MetricValue
-from search.loop.finding import leader_of
 from search.loop.leader import study_leader, unbeaten
+from search.loop.study_result import leader_of
 from search.report.explored import study_front, study_history, study_knobs
 from tests.support.records import failed, measured, study, trial
 

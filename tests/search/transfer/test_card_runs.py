@@ -3,8 +3,8 @@
 import pytest
 
 from records.errors import StudyError
+from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
-from search.transfer.importing import BadRows
 
 HEAD = """\
 description: a card

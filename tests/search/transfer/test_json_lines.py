@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from records.errors import StudyError
 from records.trial import FailureKind
+from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
-from search.transfer.importing import BadRows
 
 AIM = {"name": "avg_step_time", "direction": "minimize", "formula": "avg_step_time"}
 COMPOSITE = {"name": "s", "direction": "maximize", "formula": "0.5*16/G + 0.5*0.44/T"}

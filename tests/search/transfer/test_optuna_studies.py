@@ -10,8 +10,8 @@ import pytest
 
 from records.errors import EnvironmentFault, StudyError
 from records.trial import Failed, FailureKind
+from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
-from search.transfer.importing import BadRows
 
 optuna.logging.set_verbosity(optuna.logging.CRITICAL)
 

@@ -7,8 +7,8 @@ import pytest
 
 from records.trial import Failed, FailureKind, History
 from search.transfer.audit import audit
+from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
-from search.transfer.importing import BadRows
 
 SEARCHES, CARDS = "ccl_search_histories.jsonl", "ccl_search_card_trials.jsonl"
 SIMULATED = "astra_sim_policy_search_histories.jsonl"

@@ -9,8 +9,8 @@ import pytest
 
 from records.errors import StudyError
 from records.trial import Failed, FailureKind, Measured
+from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
-from search.transfer.importing import BadRows
 
 NEW = ("iteration", "version", "config", "metrics", "score", "status", "error_msg", "best_score")
 CARD = """\

@@ -5,8 +5,8 @@ from contextlib import closing
 
 from evaluator.objective import scoring
 from records.store.store import Store
-from search.loop.finding import find
 from search.loop.leader import study_leader
+from search.loop.study_result import find
 from search.report.summary import StudyRecord, report_lines
 
 SENTENCE = (

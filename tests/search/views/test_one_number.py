@@ -13,8 +13,8 @@ from records.study import Dimension, Objective
 from records.trial import History, Purpose, Repeat
 from search.cli.main import app
 from search.llm.prompt import RatedHistory, trial_rows
-from search.loop.finding import trial_spread
 from search.loop.leader import supported_values
+from search.loop.study_result import trial_spread
 from search.report.data import ReportData
 from search.report.report import study_report
 from search.views.format import reached_words

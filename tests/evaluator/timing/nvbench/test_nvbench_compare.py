@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.intervals.decide import Reason
-from evaluator.timing.intervals.estimate import PRESETS
 from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, Filters, compare_files
+from evaluator.timing.screening.decide import Reason
+from evaluator.timing.screening.estimate import PRESETS
 from records.errors import StudyError
 from tests.support.nvbench import (
     Json,

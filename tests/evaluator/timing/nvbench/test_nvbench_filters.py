@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.timing.intervals.estimate import TimeSummary
 from evaluator.timing.nvbench.compare import AxisFilter, DeviceChoice, FilterOption, Filters
 from evaluator.timing.nvbench.read import AxisValue, NvbenchBenchmark, NvbenchState
+from evaluator.timing.screening.estimate import TimeSummary
 from records.errors import StudyError
 
 

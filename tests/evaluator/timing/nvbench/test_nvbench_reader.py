@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.intervals.estimate import TimeSummary
 from evaluator.timing.nvbench.read import NvbenchDocument, read_document
+from evaluator.timing.screening.estimate import TimeSummary
 from records.errors import StudyError
 from tests.support.nvbench import (
     Json,

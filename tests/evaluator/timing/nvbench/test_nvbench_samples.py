@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.timing.intervals.estimate import Channel, Unusable
 from evaluator.timing.nvbench.read import FILE_BYTES, SampleFile
+from evaluator.timing.screening.estimate import Channel, Unusable
 
 TWO = b"\x00\x00\x80?\x00\x00\x00@"  # 1.0 and 2.0
 

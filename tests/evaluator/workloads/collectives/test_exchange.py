@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job import Job, Reading
 from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
+from evaluator.ports import Job, Reading
 from evaluator.samples import rank_measure, read_measurement
 from evaluator.workloads.collectives.operations import Operation
 from records.study import Dimension, Environment, Measure, Objective, SearchSpace, Study

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from evaluator.bench.record import bench_metrics
+from evaluator.collective_bench.record import bench_metrics
 from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.operations import (
     REDUCING,

@@ -1,0 +1,287 @@
+"""The result of a study: its winner, evidence and ties; also by other objectives or limits."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from evaluator.metrics.base import Absent, Formula, Metric
+from evaluator.metrics.registry import metric_names
+from evaluator.objective import Scoring, scoring_of
+from evaluator.timing.decision import Comparison, Noise, Spread, Verdict, spread
+from records.codec import from_json, to_json
+from records.errors import StudyError
+from records.store.rows import ComputedMetric, StudyRow, with_newest
+from records.store.store import Store
+from records.study import Measure, Study
+from records.trial import History, Measured, Purpose, Repeat, Trial
+from search.loop.leader import (
+    SEED,
+    FrontMember,
+    Leader,
+    Race,
+    compared,
+    counted,
+    front_of,
+    is_disturbed,
+    objective_values,
+    study_leader,
+    supported_values,
+    unreliable,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextResult:
+    """The winner against the seed in one context, or on average over `context_count` of them.
+
+    `against_seed` compares costs: a ratio below 1 is better; None where they share no round.
+    """
+
+    name: str
+    held_out: bool
+    against_seed: Comparison | None
+    context_count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmingRounds:
+    """The rounds of the final: all that count, and those disturbed by other work.
+
+    `seed_launched` is whether they include the seed, also if its launches failed.
+    """
+
+    count: int
+    disturbed_count: int
+    seed_launched: bool
+
+    @property
+    def caveat(self) -> str | None:
+        """A warning if other work disturbed a round, else None."""
+        if not self.disturbed_count:
+            return None
+        disturbed = f"{self.disturbed_count} of the {self.count} deciding rounds"
+        return f"other work on the machine disturbed {disturbed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """The final result of a study; `winner` is the ordinal of a trial, None if none was measured.
+
+    `result` is in the unit of the objective, from the launches of `supported_values`.
+    `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
+    finalists failed in a confirming launch, other than by infrastructure. `noise` is how much a
+    round's ratio varies between equal sides. `front` is empty with one objective. `confirming` are
+    the rounds that count in the final; None where there was none.
+    """
+
+    stop_reason: str
+    winner: int | None
+    unit: str
+    result: Spread | None
+    against_seed: Comparison | None
+    ties: tuple[int, ...]
+    unreliable: tuple[int, ...]
+    races: tuple[Race, ...] = ()
+    noise: Noise | None = None
+    contexts: tuple[ContextResult, ...] = ()
+    front: tuple[FrontMember, ...] = ()
+    confirming: ConfirmingRounds | None = None
+
+
+def find(
+    leader: Leader,
+    launches: Sequence[Repeat],
+    scoring: Scoring,
+    measure: Measure,
+    stop_reason: str,
+) -> StudyResult:
+    """Return the result by the launches that confirmed the finalists."""
+    history = leader.history
+    admissible = {trial.ordinal for trial in history.admissible}
+    winner = None if history.best is None else history.best.ordinal
+    failed = unreliable(launches)
+    against = {
+        ordinal: compared(launches, winner, ordinal, scoring, measure)
+        for ordinal in objective_values(launches, scoring)
+        if winner is not None and ordinal != winner
+    }
+    return StudyResult(
+        stop_reason=stop_reason,
+        winner=winner,
+        unit=scoring.unit,
+        result=None if history.best is None else trial_spread(history.best, history),
+        against_seed=against.get(0),
+        ties=tuple(
+            ordinal
+            for ordinal, comparison in against.items()
+            if comparison.verdict is not Verdict.FAST
+            and ordinal in admissible
+            and ordinal not in failed
+        ),
+        unreliable=failed,
+        races=leader.races,
+        noise=leader.noise,
+        front=leader.front,
+        confirming=_confirming(launches),
+    )
+
+
+def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:
+    """Return the rounds of finals among these launches."""
+    final = [launch for launch in launches if launch.purpose is Purpose.CONFIRM]
+    rounds = {(launch.series, launch.round) for launch in final}
+    disturbed = {(x.series, x.round) for x in final if is_disturbed(x.outcome)}
+    if not rounds:
+        return None
+    return ConfirmingRounds(
+        count=len(rounds),
+        disturbed_count=len(disturbed),
+        seed_launched=any(launch.ordinal == SEED for launch in final),
+    )
+
+
+def final_result(row: StudyRow) -> StudyResult | None:
+    """Return the result of a finished study; None before its end, or while it is resumed."""
+    if row.summary is None or row.status != "finished":
+        return None
+    return from_json(StudyResult, row.summary)
+
+
+def leader_of(row: StudyRow, store: Store) -> Trial | None:
+    """Return the trial of a recorded study that won or leads so far; None if none was measured."""
+    finding = final_result(row)
+    if finding is not None and finding.winner is not None:
+        return store.trial(row.id, finding.winner)
+    if not store.counts(row.id).repeats and not scoring_of(row.study).needs_seed:
+        return store.best(row.id)
+    return study_leader(row, store).history.best
+
+
+def best_result(row: StudyRow, leader: Trial | None, store: Store) -> Spread | None:
+    """Return the value of the trial that leads a study."""
+    finding = final_result(row)
+    if finding is not None and finding.result is not None:
+        return finding.result
+    if leader is None:
+        return None
+    return trial_spread(leader, History(again=repeated_values(row, store)))
+
+
+def repeated_values(row: StudyRow, store: Store) -> Mapping[int, tuple[float, ...]]:
+    """Return the `supported_values` of each repeated trial of a study.
+
+    Return nothing for an imported study whose objective is unknown here.
+    """
+    if not store.counts(row.id).repeats:
+        return {}
+    first = store.first_measured(row.id)
+    try:
+        scoring = scoring_of(row.study).against(() if first is None else (first.outcome,))
+    except StudyError:
+        return {}
+    return supported_values(counted(store.repeats(row.id), row.study.measure), scoring)
+
+
+def trial_spread(trial: Trial, history: History) -> Spread | None:
+    """Return the value of a trial over its launches that count; None where it has no score."""
+    values = history.values(trial)
+    return spread(values) if values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rescored:
+    """A recorded study with the result by other objectives or limits, without launches."""
+
+    row: StudyRow
+    """The study with `finding` as its summary."""
+    history: History
+    finding: StudyResult
+    scoring: Scoring
+
+
+def rescore(row: StudyRow, store: Store, other: Study) -> Rescored:
+    """Score the recorded launches of a study by the objectives and limits of `other`.
+
+    The leader has the lowest cost over all launches; races do not count. A trial that lacks a
+    metric is a failure. Metrics computed later count as measured. Raises `StudyError` where `other`
+    is unclear.
+    """
+    computed = store.computed_metrics(row.id)
+    history = with_computed(store.history(row.id), computed)
+    launches = same_definitions(counted(store.repeats(row.id), row.study.measure), history)
+    return rescore_history(row, history, launches, other, stored_definitions(computed))
+
+
+def rescore_history(
+    row: StudyRow,
+    stored: History,
+    repeats: Sequence[Repeat],
+    other: Study,
+    added: Sequence[Metric] = (),
+) -> Rescored:
+    """Score these trials and launches; `added` are metrics of the user."""
+    scoring = scoring_of(other, added).over(stored)
+    values = supported_values(repeats, scoring)
+    scored = History(
+        trials=tuple(map(scoring.scored, stored)),
+        costs={ordinal: scoring.sign * median(found) for ordinal, found in values.items()},
+        again=values,
+    )
+    front = front_of(scored, repeats, scoring)
+    history = replace(scored, front=tuple(member.ordinal for member in front))
+    leader = Leader(history=history, races=(), noise=None, front=front)
+    reason = "scored again from its records, without launches or races"
+    finding = find(leader, repeats, scoring, other.measure, reason)
+    row = replace(row, study=other, summary=to_json(finding))
+    return Rescored(row=row, history=history, finding=finding, scoring=scoring)
+
+
+def with_computed(history: History, computed: Mapping[int, Sequence[ComputedMetric]]) -> History:
+    """Return the history as if the newest version of every metric had been measured."""
+
+    def updated(trial: Trial) -> Trial:
+        newer = computed.get(trial.ordinal)
+        if not newer or not isinstance(trial.outcome, Measured):
+            return trial
+        return replace(trial, outcome=with_newest(trial.outcome, newer))
+
+    return replace(history, trials=tuple(map(updated, history)))
+
+
+def same_definitions(repeats: Sequence[Repeat], history: History) -> tuple[Repeat, ...]:
+    """Return the launches without metrics of another version than in their trial."""
+    versions = {
+        trial.ordinal: {value.name: value.version for value in trial.outcome.metrics}
+        for trial in history
+        if isinstance(trial.outcome, Measured)
+    }
+
+    def matching(repeat: Repeat) -> Repeat:
+        if not isinstance(repeat.outcome, Measured):
+            return repeat
+        own = versions.get(repeat.ordinal, {})
+        same = tuple(v for v in repeat.outcome.metrics if own.get(v.name, v.version) == v.version)
+        return replace(repeat, outcome=replace(repeat.outcome, metrics=same))
+
+    return tuple(map(matching, repeats))
+
+
+def stored_definitions(computed: Mapping[int, Sequence[ComputedMetric]]) -> tuple[Metric, ...]:
+    """Return definitions for stored metrics that are not defined here, enough to score them."""
+    found = {each.name: each for values in computed.values() for each in values}
+    for name in metric_names() if found else ():
+        found.pop(name, None)
+    undefined = Absent("its definition is missing here; give it with --metrics-file")
+    return tuple(
+        Formula(
+            name=name,
+            label=name,
+            unit=each.unit,
+            better=each.better,
+            sources=frozenset({"samples"}),
+            description="Computed later, by a definition that is missing here.",
+            formula=lambda _: undefined,
+            version=each.version,
+        )
+        for name, each in sorted(found.items())
+    )

@@ -1,0 +1,682 @@
+"""What all importers share: bounded readers, the shapes of foreign rows, and studies out of them.
+
+Files of other tools may hold anything: reading is bounded, and what cannot be read is refused in
+one line. Of the fields of recorded searches only what matters here is read.
+"""
+
+import json
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from evaluator.failures.logs import read_log
+from evaluator.failures.texts import Weight
+from evaluator.metrics.base import PUBLISHED_PREFIX, PUBLISHED_SCORE, Evidence, Metric
+from evaluator.metrics.registry import measure_each, metric
+from evaluator.objective import Scoring, scoring, scoring_of
+from records.codec import first_problem, from_document, to_json
+from records.errors import StudyError
+from records.expression import Rule, facts
+from records.store.journal import Entry
+from records.study import (
+    Budget,
+    Command,
+    Constraint,
+    Dimension,
+    Environment,
+    Launch,
+    Objective,
+    Origin,
+    SearchSpace,
+    Study,
+    Value,
+    digest,
+)
+from records.trial import (
+    Artifact,
+    Config,
+    Failed,
+    FailureKind,
+    History,
+    Measured,
+    Measurement,
+    MetricValue,
+    Outcome,
+    Policy,
+    Repeat,
+    Score,
+    Stage,
+    Trial,
+)
+from records.workload import Workload, model_named
+from search.loop.leader import find_leader
+from search.loop.study_result import find
+from search.views.format import one_line
+
+MAX_FILE_BYTES: Final = 256 << 20
+MAX_LINE_CHARS: Final = 1 << 20
+MAX_ROWS: Final = 200_000
+MOST_TOLD: Final = 20
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(slots=True)
+class BadRows:
+    """What to do with a row that cannot be read: end with it, or leave it out and tell.
+
+    `told` are the first that were left out, `advice` ends the error of one that may not be.
+    """
+
+    skip: bool = False
+    advice: str = ""
+    count: int = 0
+    told: list[str] = field(default_factory=list)
+
+    def refuse(self, words: str) -> None:
+        """Leave out what these words are about; raises `StudyError` where nothing may be."""
+        if not self.skip:
+            raise StudyError(f"{words}{self.advice}")
+        self.count += 1
+        if len(self.told) < MOST_TOLD:
+            self.told.append(words)
+
+    def taken(self) -> tuple[str, ...]:
+        """Give what was told since the last time, and how many more there were."""
+        more = self.count - len(self.told)
+        words = (*self.told, f"and {more} more") if more else tuple(self.told)
+        self.told, self.count = [], 0
+        return words
+
+
+def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
+    """Text of a file; raises `StudyError` where it is too long, or none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(most_bytes + 1)
+        if len(content) > most_bytes:
+            raise StudyError(f"{path}: over {most_bytes} bytes; split it into several files")
+        return content.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+
+
+def lines_of(path: Path) -> Sequence[tuple[int, str]]:
+    """The lines of a file that are not blank, numbered from 1."""
+    numbered = enumerate(text_of(path).split("\n"), start=1)
+    lines = [(number, line) for number, line in numbered if line.strip()]
+    if len(lines) > MAX_ROWS:
+        raise StudyError(f"{path}: over {MAX_ROWS} rows; split it into several files")
+    return lines
+
+
+def json_rows(path: Path, kind: type[T], bad: BadRows) -> Iterator[tuple[int, str, T]]:
+    """Rows of a file of JSON lines, each with its number and its text."""
+    for number, line in lines_of(path):
+        try:
+            yield number, line, json_row(line, kind)
+        except StudyError as error:
+            bad.refuse(f"{path}:{number}: {error}")
+
+
+def grouped_rows(
+    path: Path,
+    kind: type[T],
+    key: Callable[[T], K],
+    row: Callable[[int, str, T], "Row"],
+    bad: BadRows,
+) -> dict[K, list[tuple["Row", T]]]:
+    """Rows of a file of JSON lines by study; `row` receives the ordinal, the text and the line."""
+    found: dict[K, list[tuple[Row, T]]] = defaultdict(list)
+    for number, text, line in json_rows(path, kind, bad):
+        rows = found[key(line)]
+        try:
+            rows.append((row(len(rows), text, line), line))
+        except StudyError as error:
+            bad.refuse(f"{path}:{number}: {error}")
+    return found
+
+
+def json_row(text: str, kind: type[T]) -> T:
+    """A value out of JSON text; raises `StudyError` with what is wrong, but not where."""
+    if len(text) > MAX_LINE_CHARS:
+        raise StudyError(f"over {MAX_LINE_CHARS} characters")
+    try:
+        return from_document(kind, json.loads(text))
+    except ValidationError as error:
+        raise StudyError(first_problem(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"not JSON: {error}") from error
+
+
+def content_digest(path: Path) -> str:
+    """SHA-256 of a file's text."""
+    return digest(text_of(path))
+
+
+ID_CHARS: Final = 60
+DIGEST_CHARS: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A study that ended elsewhere, with all its trials, and `id` to record it under.
+
+    The id is the same whenever the same history is read, so that nothing is recorded twice.
+    `files` are what the trials cite, each a file of its own, there until the next one is asked for
+    or the reading ends. `entries` are given where another store of ours had the study: then these
+    are its records, to the letter, and the rest only tells of them.
+    """
+
+    id: str
+    study: Study
+    trials: Sequence[Trial]
+    repeats: Sequence[Repeat] = ()
+    summary: str | None = None
+    files: Iterable[Path] = ()
+    entries: Sequence[Entry] = ()
+
+
+def stable_id(name: str, content: str) -> str:
+    """A readable id that follows from a name and from the text that the study was read from."""
+    plain = re.sub("[^A-Za-z0-9_.]+", "-", name).strip("-.")[:ID_CHARS] or "study"
+    return f"{plain}-{digest(content)[:DIGEST_CHARS]}"
+
+
+MOST_RANKS: Final = 16_384
+MOST_TOKENS: Final = 10**15
+MOST_KNOBS: Final = 200
+MOST_TEXT_CHARS: Final = 1000
+MESSAGE_CHARS: Final = 400
+FOREIGN: Final = 0
+"""Version of a number that no definition of ours made."""
+FROM_STEP: Final = (
+    *("step_time", "tokens_per_s", "rank_count", "rank_seconds"),
+    *("rank_seconds_per_token", "tokens_per_s_per_rank"),
+)
+"""Metrics that follow from a step time, its ranks and its tokens."""
+KINDS: Final[Mapping[str, tuple[Stage, FailureKind]]] = {
+    "infra": (Stage.LAUNCH, FailureKind.INFRASTRUCTURE),
+    "policy": (Stage.DECIDE, FailureKind.POLICY_ERROR),
+    "oom": (Stage.LAUNCH, FailureKind.OUT_OF_MEMORY),
+    "invalid": (Stage.CHECK, FailureKind.INVALID_CONFIG),
+    "no_metric": (Stage.MEASURE, FailureKind.METRIC_ERROR),
+    "pruned": (Stage.MEASURE, FailureKind.METRIC_ERROR),
+}
+"""How the classes of failures begin that records name."""
+TIMEOUT: Final = "timeout"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a record tells of one trial; None where it tells nothing.
+
+    `text` is the record's own, from which the study's id follows. `score` may be anything a float
+    can be; below `least_score` it stands for none. `step_s` is seconds, `tokens` what a step
+    processed. `error_class` is the record's word for a failure, `guess` what somebody took its
+    cause for. `from_cache` is whether the result was given again instead of a launch; where nobody
+    says, it is found by the same result.
+    """
+
+    text: str
+    config: Mapping[str, Value]
+    succeeded: bool
+    score: float | None
+    least_score: float = -math.inf
+    step_s: float | None = None
+    ranks: int | None = None
+    tokens: int | None = None
+    tokens_declared: bool = False
+    published: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+    error_class: str = ""
+    guess: str = ""
+    from_cache: bool | None = None
+    program: str | None = None
+    author: str = ""
+    rationale: str = ""
+    started_at: str = ""
+    ended_at: str = ""
+    artifacts: tuple[Artifact, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.ranks is not None and not 1 <= self.ranks <= MOST_RANKS:
+            raise StudyError(f"{self.ranks} ranks; a trial has 1 to {MOST_RANKS}")
+        if self.tokens is not None and not 0 <= self.tokens <= MOST_TOKENS:
+            raise StudyError(f"{self.tokens} tokens in a step, which cannot be")
+        if len(self.config) > MOST_KNOBS:
+            raise StudyError(f"{len(self.config)} settings; at most {MOST_KNOBS}")
+        for knob, value in self.config.items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise StudyError(f"{knob} is {value}, which nothing can be set to")
+        texts = [*self.config, *(v for v in self.config.values() if isinstance(v, str))]
+        if not all(len(knob) > 0 for knob in self.config) or any(
+            len(text) > MOST_TEXT_CHARS for text in texts
+        ):
+            raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
+        try:
+            "".join([*texts, self.program or "", self.text]).encode()
+        except UnicodeEncodeError as error:
+            raise StudyError("holds text that is not Unicode") from error
+
+    def same_result(self, other: "Row") -> bool:
+        """Whether both tell the same to the last digit, or the last letter."""
+        if self.succeeded != other.succeeded:
+            return False
+        if not self.succeeded:
+            return bool(self.error) and self.error == other.error
+        return self.score is not None and self.score == other.score
+
+
+def trial_of(
+    ordinal: int, row: Row, alike: Sequence[tuple[int, Row]], study: Study, scoring: Scoring
+) -> Trial:
+    """The trial that a row becomes; `alike` are the earlier rows of its configuration."""
+    outcome: Outcome = _outcome(row, alike, study)
+    score: Score | None = None
+    if isinstance(outcome, Measured):
+        scored = scoring.of(outcome)
+        if isinstance(scored, Failed):
+            outcome = replace(scored, artifacts=row.artifacts)
+        else:
+            score = scored
+    return Trial(
+        ordinal=ordinal,
+        policy=Policy(
+            source=_constant(row.config) if row.program is None else row.program,
+            author=row.author,
+            rationale=row.rationale,
+        ),
+        config=Config(row.config) if row.config else None,
+        outcome=outcome,
+        score=score,
+        started_at=row.started_at,
+        ended_at=row.ended_at,
+    )
+
+
+def _constant(config: Mapping[str, Value]) -> str:
+    """Return a policy that decides the recorded configuration, if its own text is not recorded."""
+    if not config:
+        return "# The text of this policy is not recorded.\n"
+    return f"def generate_config(workload, environment):\n    return {dict(config)!r}\n"
+
+
+def _outcome(row: Row, alike: Sequence[tuple[int, Row]], study: Study) -> Outcome:
+    first = _first_told(row, alike)
+    if first is not None:
+        return Failed(
+            stage=Stage.CHECK,
+            kind=FailureKind.DUPLICATE,
+            message=f"the result of trial {first}, of the same configuration, was given again; "
+            "nothing was launched",
+            artifacts=row.artifacts,
+        )
+    if not row.succeeded:
+        return _failed(row)
+    if row.score is None or not row.least_score <= row.score < math.inf:
+        told = "no score" if row.score is None else f"the score {row.score}"
+        return Failed(
+            stage=Stage.SCORE,
+            kind=FailureKind.METRIC_ERROR,
+            message=f"recorded as a success with {told}",
+            artifacts=row.artifacts,
+        )
+    return _measured(row, row.score, study)
+
+
+def _first_told(row: Row, alike: Sequence[tuple[int, Row]]) -> int | None:
+    """The trial whose result a row gives again; None where it was launched."""
+    if row.from_cache is False or not row.config:
+        return None
+    first = next((n for n, other in alike if other.same_result(row)), None)
+    if first is None and row.from_cache:
+        return next((n for n, _ in alike), None)
+    return first
+
+
+def _failed(row: Row) -> Failed:
+    finding = read_log(row.error)
+    stage, kind = Stage.LAUNCH, FailureKind.CRASH
+    known = next((KINDS[start] for start in KINDS if row.error_class.startswith(start)), None)
+    if known is not None:
+        stage, kind = known
+    elif TIMEOUT in row.error_class:
+        kind = FailureKind.HANG
+    # A lost peer is a symptom: what ended it is not recorded.
+    elif finding is not None and finding.weight is Weight.CAUSE:
+        kind = finding.kind
+        stage = Stage.DECIDE if kind is FailureKind.POLICY_ERROR else stage
+    said = str(finding) if finding is not None else row.error
+    words = one_line(said, MESSAGE_CHARS) or row.error_class or "no reason is recorded"
+    guess = f" (its cause was guessed: {one_line(row.guess, MESSAGE_CHARS)})" if row.guess else ""
+    return Failed(stage=stage, kind=kind, message=f"{words}{guess}", artifacts=row.artifacts)
+
+
+def _measured(row: Row, score: float, study: Study) -> Measured:
+    steps_s = () if row.step_s is None else (row.step_s,)
+    measures = measure_each(
+        _from_step(),
+        Evidence(step_times_s=steps_s, tokens_per_step=row.tokens or 0, rank_count=row.ranks),
+    )
+    told = {
+        PUBLISHED_SCORE: score,
+        **{f"{PUBLISHED_PREFIX}{name}": value for name, value in row.published.items()},
+    }
+    is_maximized = study.origin is not None and study.origin.direction == "maximize"
+    better: Literal["lower", "higher"] = "higher" if is_maximized else "lower"
+    return Measured(
+        measurement=Measurement(
+            step_times_s=(steps_s,) * (row.ranks or 1) if steps_s else (),
+            warmup_times_s=(),
+            losses=(),
+            tokens_per_step=row.tokens or 0,
+            peak_memory_bytes=(),
+            wall_s=None,
+            device=study.environment.device,
+            torch_version=None,
+            tokens_verified=not row.tokens_declared,
+            imported=True,
+        ),
+        metrics=(
+            *(replace(value, version=FOREIGN) for value in measures.values),
+            *(
+                MetricValue(name=name, value=value, unit="", better=better, version=FOREIGN)
+                for name, value in told.items()
+                if math.isfinite(value)
+            ),
+        ),
+        absent=dict(measures.absent),
+        artifacts=row.artifacts,
+    )
+
+
+@cache
+def _from_step() -> tuple[Metric, ...]:
+    """Looked up once: a search may have trials by the thousand."""
+    return tuple(metric(name) for name in FROM_STEP)
+
+
+MOST_RANKS_IN_ALL: Final = 10_000_000
+ENDED: Final = "it ended elsewhere, and was read from a record of it"
+
+
+def imported_study(study: Study, rows: Sequence[Row]) -> Imported:
+    """The study with all its trials; raises `StudyError` where nothing was tried.
+
+    Its space is what was tried, with those of its constraints that name nothing else.
+    """
+    if not rows:
+        raise StudyError(f"study {study.name!r} has no trial")
+    if sum(row.ranks or 1 for row in rows) > MOST_RANKS_IN_ALL:
+        raise StudyError(f"study {study.name!r} has over {MOST_RANKS_IN_ALL} ranks in all trials")
+    study = replace(
+        study,
+        space=_space(study, rows),
+        budget=Budget(trials=len(rows), launches=len(rows)),
+    )
+    scoring = scoring_of(study)
+    trials = tuple(_trials(study, rows, scoring))
+    led = find_leader(History(trials), (), scoring, study.measure)
+    finding = find(led, (), scoring, study.measure, ENDED)
+    content = "\n".join(row.text for row in rows)
+    return Imported(
+        id=stable_id(study.name, content),
+        study=study,
+        trials=trials,
+        summary=to_json(finding),
+    )
+
+
+def _trials(study: Study, rows: Sequence[Row], scoring: Scoring) -> Iterator[Trial]:
+    alike: dict[Config, list[tuple[int, Row]]] = defaultdict(list)
+    for ordinal, row in enumerate(rows):
+        same = alike[Config(row.config)]
+        yield trial_of(ordinal, row, same, study, scoring)
+        same.append((ordinal, row))
+
+
+def _space(study: Study, rows: Sequence[Row]) -> SearchSpace:
+    tried: dict[str, set[tuple[str, Value]]] = defaultdict(set)
+    for row in rows:
+        for knob, value in row.config.items():
+            tried[knob].add((type(value).__name__, value))
+    if len(tried) > MOST_KNOBS:
+        raise StudyError(f"study {study.name!r} has {len(tried)} knobs; at most {MOST_KNOBS}")
+    known = tried.keys() | facts(study.workload, study.environment).keys()
+    return SearchSpace(
+        dimensions=tuple(
+            Dimension(name=knob, choices=tuple(value for _, value in sorted(values, key=_rank)))
+            for knob, values in tried.items()
+        ),
+        constraints=tuple(c for c in study.space.constraints if _names(c) <= known),
+    )
+
+
+def _names(constraint: Constraint) -> frozenset[str]:
+    return Rule.of(constraint).expression.names
+
+
+def _rank(typed: tuple[str, Value]) -> tuple[str, float, str]:
+    kind, value = typed
+    return kind, 0.0 if isinstance(value, str) else float(value), str(value)
+
+
+LOOSE: Final = ConfigDict(extra="ignore", allow_inf_nan=False)
+Anything = Annotated[float, Field(allow_inf_nan=True)]
+"""A float as a record tells it, which may be none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedWork:
+    """What a recorded run had to do, as far as it matters here."""
+
+    __pydantic_config__ = LOOSE
+
+    model: str = ""
+    name: str = ""
+    seq_len: int
+    batch_size: int | None = None
+    card_batch_size: int | None = None
+    actual_global_batch_rule: str | None = None
+    phase: str = "training"
+    precision: str = "bf16"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMachine:
+    """What a recorded search ran on."""
+
+    __pydantic_config__ = LOOSE
+
+    accelerator: str = "not recorded"
+    gpus_available: int | None = None
+    gpus_per_node: int | None = None
+    cluster: str = "elsewhere"
+
+    def environment(self, ranks: int) -> Environment:
+        """Return it as the environment of a search; `ranks` ran on it in one trial."""
+        size = self.gpus_available or ranks
+        return Environment(
+            name=self.cluster,
+            device="cuda",
+            accelerator=self.accelerator,
+            world_size=size,
+            ranks_per_node=self.gpus_per_node or size,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """What a recorded search was to reach: in its formula T is a step's seconds, G its devices."""
+
+    __pydantic_config__ = LOOSE
+
+    name: str
+    direction: str
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRow:
+    """One trial of a recorded search, or of those that a workload card lists."""
+
+    __pydantic_config__ = LOOSE
+
+    framework: str
+    workload: RecordedWork
+    config: Mapping[str, Value]
+    status: str
+    error_class: str | None
+    inferred_cause: str | None
+    inferred_why: str | None
+    served_from_cache: bool
+    step_seconds: float | None
+    tokens_per_second: float | None
+    activation_checkpointing_effective: bool
+    gpus_used: int | None
+    search_id: str = ""
+    card: str = ""
+    hardware: RecordedMachine = field(default_factory=RecordedMachine)
+    objective: Aim | None = None
+    metrics: Mapping[str, Anything | None] = field(default_factory=dict)
+    score: Anything | None = None
+    error_excerpt: str | None = None
+    tokens_per_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedRow:
+    """One workload of one iteration of a recorded search that asked a simulator, in cycles."""
+
+    __pydantic_config__ = LOOSE
+
+    search_id: str
+    iteration: int
+    workload: RecordedWork
+    config: Mapping[str, Value]
+    status: str
+    error_class: str | None = None
+    wall_time_cycles: Anything | None = None
+    gpu_time_cycles: Anything | None = None
+    comm_time_cycles: Anything | None = None
+
+
+NAMES: Final[Mapping[str, str]] = {"avg_step_time": "step_time", "T": "step_time", "G": "gpus"}
+"""Their names of our metrics."""
+_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
+PUBLISHED: Final = Objective(expression=PUBLISHED_SCORE, direction="minimize")
+
+
+def objective_of(aim: Aim | None) -> Objective:
+    """The same over our metrics; where they cannot tell it, the score as it was published."""
+    if aim is None:
+        return PUBLISHED
+    direction = direction_of(aim)
+    expression = _NAME.sub(lambda name: NAMES.get(name[0], name[0]), aim.formula)
+    ours = Objective(expression=expression, direction=direction)
+    try:
+        scoring(ours)
+    except StudyError:
+        return Objective(expression=PUBLISHED_SCORE, direction=direction)
+    return ours
+
+
+AUTHOR: Final = "ccl-search"
+RANKS: Final = ("tp", "dp", "pp", "cp")
+MOST_PUBLISHED: Final = 200
+MOST_NAME_CHARS: Final = 100
+SCRIPT: Final = Command(run=("recorded",))
+"""These ran a script, which is not in the record."""
+
+
+def study_of(
+    *,
+    name: str,
+    aim: Aim | None,
+    workload: Workload,
+    environment: Environment,
+    origin: Origin,
+    rules: tuple[Constraint, ...] = (),
+    inferences: tuple[str, ...] = (),
+) -> Study:
+    """A study of an imported search, without what was tried in it."""
+    return Study(
+        name=name[:MOST_NAME_CHARS],
+        workload=workload,
+        environment=environment,
+        space=SearchSpace(dimensions=(Dimension(name="tried", choices=(0,)),), constraints=rules),
+        objective=objective_of(aim),
+        seed_policy="recorded",
+        launch=Launch(recipe="command"),
+        command=SCRIPT,
+        strategy=AUTHOR,
+        origin=replace(origin, direction=direction_of(aim)),
+        inferences=inferences,
+    )
+
+
+def workload_of(work: RecordedWork, name: str) -> Workload:
+    """The work as it was declared; sizes of a model that is well known are added."""
+    model = model_named(work.model) if work.model else None
+    document: dict[str, object] = {
+        **(model.sizes if model is not None else {}),
+        "name": name,
+        "model": work.model or None,
+        "global_batch": work.card_batch_size or work.batch_size or 1,
+        "sequence_length": work.seq_len,
+        "precision": work.precision,
+        "phase": "inference" if work.phase == "inference" else "training",
+    }
+    return from_document(Workload, document)
+
+
+def direction_of(aim: Aim | None) -> Literal["minimize", "maximize"]:
+    """Which way the tool's own score is better."""
+    return "maximize" if aim is not None and aim.direction == "maximize" else "minimize"
+
+
+def rules_of(*, fixed_batch: bool) -> tuple[Constraint, ...]:
+    """What every launch of such a script has to keep to, whatever the search knew of it."""
+    ranks = Constraint(name="ranks", expression="tp * dp * pp <= world_size")
+    experts = Constraint(name="experts", expression="dp % ep == 0")
+    batch = Constraint(name="batch", expression="global_batch % (dp * micro_batch_size) == 0")
+    return (ranks, experts, batch) if fixed_batch else (ranks, experts)
+
+
+def rank_count(config: Mapping[str, object]) -> int | None:
+    """Devices that a configuration takes by its degrees of parallelism, if it names any."""
+    degrees = [config[name] for name in RANKS if name in config]
+    whole = [one for one in degrees if isinstance(one, int) and one > 0]
+    return math.prod(whole) if degrees and len(whole) == len(degrees) else None
+
+
+def published_of(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    """Numbers of the record other than the score and the step time, which have separate names."""
+    own = ("avg_step_time", "gpu_step_score")
+    known = {name: float(value) for name, value in metrics.items() if value is not None}
+    told = {n: v for n, v in known.items() if n not in own and math.isfinite(v) and _is_name(n)}
+    return dict(list(told.items())[:MOST_PUBLISHED])
+
+
+def _is_name(text: str) -> bool:
+    """Whether an expression could name a metric so."""
+    return text.isidentifier() and len(text) <= MOST_NAME_CHARS
+
+
+def author_of(ordinal: int) -> str:
+    """Who wrote the policy of a trial."""
+    return AUTHOR if ordinal else "seed"
+
+
+def positive(seconds: float | None) -> float | None:
+    """A time that can be one."""
+    return seconds if seconds is not None and 0 < seconds < math.inf else None

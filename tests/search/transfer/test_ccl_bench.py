@@ -1,0 +1,202 @@
+"""Entries of CCL-Bench: the card of what ran, and the rules that keep the rest out."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from records.study import Environment, Link
+from records.trial import Config
+from search.study.card_reader import looked_up
+from search.transfer.ccl_bench import TEMPLATE, card_checks, card_of, nested, trial_checks
+from tests.support import records as testing
+
+GOLDEN = Path(__file__).parent / "golden" / "workload_card.yaml"
+GIVEN = (
+    *("--set", "contributor=A. Name", "--set", "contact=a@example.org"),
+    *("--set", "workload.model.model_arch.num_params=1000"),
+    *("--set", "workload.model.model_arch.num_params_embedding=100"),
+    *("--set", "workload.model.model_arch.num_heads=4"),
+    *("--set", "workload.model.model_arch.head_dim=16"),
+    *("--set", "Model-executor.model_plan_parallelization.pp_mb=2"),
+)
+
+
+def entry(cclsearch, root, to, *options):
+    return cclsearch("export", "--format", "entry", "-o", to, "--store", root, *options)
+
+
+def faults(checks):
+    return {name: broken for name, broken in checks.items() if broken}
+
+
+@pytest.fixture
+def card():
+    return yaml.safe_load(GOLDEN.read_text())
+
+
+def test_the_card_is_the_templates_with_the_plan_that_ran(recorded_study, cclsearch, tmp_path):
+    ended = entry(cclsearch, recorded_study().root, tmp_path / "entry", *GIVEN)
+    assert (ended.code, ended.err) == (0, "")
+    assert (tmp_path / "entry" / "workload_card.yaml").read_text() == GOLDEN.read_text()
+
+
+def test_an_entry_has_one_card_its_traces_and_its_record(recorded_study, cclsearch, tmp_path):
+    recorded, folder = recorded_study(), tmp_path / "entry"
+    entry(cclsearch, recorded.root, folder, *GIVEN)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("launch.sh", "rank0_trace.json", "rank1_trace.json", "record", "workload_card.yaml")
+    ]
+    assert (folder / "record" / "policy.py").read_text() == recorded.trials[0].policy.source
+    assert json.loads((folder / "record" / "metrics.json").read_text())[0]["value"] == 0.25
+    assert "--data" in (folder / "launch.sh").read_text()
+    checked = cclsearch("entry", "check", folder)
+    assert (checked.code, "FAILS" in checked.out) == (0, False)
+    assert [path for path in tmp_path.iterdir() if path.name.startswith(".entry")] == []
+
+
+def test_what_breaks_a_rule_is_not_written(recorded_study, cclsearch, tmp_path):
+    root, folder = recorded_study().root, tmp_path / "entry"
+    ended = entry(cclsearch, root, folder)
+    assert (ended.code, folder.exists()) == (2, False)
+    assert "contributor is missing; give it with --set 'contributor=...'" in ended.err
+    assert entry(cclsearch, root, folder, "--incomplete").code == 0
+    told = json.loads((folder / "record" / "checks.json").read_text())
+    assert "contributor" in told["schema"][0] and told["plan"] == []
+    assert cclsearch("entry", "check", folder).code == 3
+
+
+def test_checking_only_writes_nothing(recorded_study, cclsearch, tmp_path):
+    ended = entry(cclsearch, recorded_study().root, tmp_path / "entry", "--check-only")
+    assert (ended.code, "plan         ok" in ended.out) == (3, True)
+    assert not (tmp_path / "entry").exists()
+
+
+def test_what_the_record_tells_cannot_be_set_otherwise(recorded_study, cclsearch, tmp_path):
+    root = recorded_study().root
+    for field, words in (
+        ("workload.data.batch_size=1", "the record says 16"),
+        ("workload.data.batch=1", "no such field"),
+        ("workload.model.model_arch.num_params=many", "not a whole number"),
+        ("contributor", "FIELD=VALUE"),
+    ):
+        ended = entry(cclsearch, root, tmp_path / "entry", "--set", field)
+        assert (ended.code, words in ended.err) == (2, True)
+
+
+def test_a_folder_of_others_is_never_replaced(recorded_study, cclsearch, tmp_path):
+    root, folder = recorded_study().root, tmp_path / "entry"
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("mine")
+    for options in ((), ("--force",)):
+        assert entry(cclsearch, root, folder, *GIVEN, *options).code == 2
+    assert (folder / "thesis.tex").read_text() == "mine"
+    (folder / "thesis.tex").unlink()
+    for options in ((), ("--force",)):
+        assert entry(cclsearch, root, folder, *GIVEN, *options).code == 0
+
+
+def test_a_failed_trial_is_no_entry(recorded_study, cclsearch, tmp_path):
+    root, folder = recorded_study().root, tmp_path / "entry"
+    ended = entry(cclsearch, root, folder, *GIVEN[:4], "--trial", 1)
+    assert (ended.code, folder.exists()) == (2, False)
+    assert "the trial failed" in ended.err
+
+
+def test_every_field_of_the_template_is_there_and_no_other(card):
+    assert faults(card_checks(card)) == {}
+    assert set(nested({})) == set(card)
+    for field in TEMPLATE:
+        if field.needed:
+            assert looked_up(card, field.path) is not None
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "rule"),
+    [
+        ("workload.model.moe", "yes", "schema"),
+        ("workload.model.phase", "dreaming", "schema"),
+        ("workload.extra", 1, "schema"),
+        ("contact", None, "schema"),
+        ("workload.model.iteration", 4, "protocol"),
+        ("workload.hardware.driver_version", "TBD", "environment"),
+        ("workload.hardware.network_topo.bandwidth_gbps", ["N/A", "N/A"], "schema"),
+        ("workload.hardware.xpu_spec.count_per_node", 1, "environment"),
+        ("Model-executor.model_plan_parallelization.tp", 4, "plan"),
+        ("Model-executor.model_plan_parallelization", None, "plan"),
+    ],
+)
+def test_a_card_that_breaks_a_rule_is_told_which(path, value, rule, card):
+    *folders, name = path.split(".")
+    place = card
+    for folder in folders:
+        place = place[folder]
+    place[name] = value
+    assert rule in faults(card_checks(card))
+
+
+def test_inference_takes_answers_of_some_length(card):
+    card["workload"]["model"]["phase"] = "inference"
+    assert "output_len is N/A" in faults(card_checks(card))["protocol"][0]
+    card["workload"]["data"]["output_len"] = 128
+    assert faults(card_checks(card)) == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule"),
+    [
+        ({"step_times_s": ((0.1,) * 4,)}, "steps"),
+        ({"warmup_times_s": ((),)}, "steps"),
+        ({"imported": True}, "steps"),
+        ({"profiled": True}, "steps"),
+        ({"tokens_verified": False}, "tokens"),
+        ({"tokens_per_step": 7}, "tokens"),
+    ],
+)
+def test_a_trial_that_breaks_a_rule_is_told_which(changes, rule):
+    measured = testing.measured()
+    sample = replace(measured.measurement, **changes)
+    trial = replace(testing.trial(0, 0.5), outcome=replace(measured, measurement=sample))
+    assert rule in faults(trial_checks(testing.study(), trial, 2))
+
+
+def test_traces_of_fewer_ranks_are_told():
+    assert (
+        "1 traces of 2 ranks"
+        in faults(trial_checks(testing.study(), testing.trial(0, 0.5), 1))["traces"][0]
+    )
+
+
+def test_several_nodes_need_both_bandwidths_in_the_templates_order():
+    environment = Environment(
+        name="x", device="cuda", accelerator="nvidia_h100", world_size=8, ranks_per_node=1,
+        scale_up=Link(bandwidth_bytes_per_s=3e11), scale_out=Link(bandwidth_bytes_per_s=5e10),
+    )  # fmt: skip
+    study = replace(testing.study(), environment=environment)
+    trial = replace(testing.trial(0, 0.5), config=Config({"dp": 2, "micro_batch_size": 4}))
+    card = card_of(study, trial, "s", None, {})
+    assert looked_up(card, "workload.hardware.network_topo.bandwidth_gbps") == [400, 2400]
+    plan = looked_up(card, "Model-executor.model_plan_parallelization")
+    assert (plan["dp_replicate"], plan["pp_mb"], plan["tp"]) == (2, 4, 1)
+
+
+def test_entries_of_others_are_checked_as_they_are(cclsearch, tmp_path):
+    (tmp_path / "card.yaml").write_text("!!python/object/apply:os.system ['true']")
+    refused = cclsearch("entry", "check", tmp_path)
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+    (tmp_path / "card.yaml").write_text("version: 1\nruns: []\n")
+    (tmp_path / "trace_meta.yaml").write_text("{}")
+    checked = cclsearch("entry", "check", tmp_path, "--json")
+    told = json.loads(checked.out)
+    assert checked.code == 3
+    assert "2 YAML files" in told["card"][0] and "runs" in told["schema"][-1]
+    assert cclsearch("entry", "check", tmp_path / "here").code == 2
+
+
+def test_the_record_is_only_read(recorded_study, cclsearch, tmp_path, records_of):
+    root = recorded_study().root
+    before = records_of(root)
+    entry(cclsearch, root, tmp_path / "entry", *GIVEN)
+    assert records_of(root) == before

@@ -20,8 +20,7 @@ from typing import BinaryIO, Protocol
 import zstandard
 
 from records.errors import StoreError
-from records.store.connection import Database
-from records.store.database import store_errors
+from records.store.database import Database, store_errors
 from records.store.journal import FOLDER, SUFFIX, fsync_path
 from records.trial import Artifact
 

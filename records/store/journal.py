@@ -200,10 +200,11 @@ class JournalLine:
 class DamagedLine:
     """A line that cannot be used, and why; lines count from 1.
 
-    `is_torn` is whether it was written only in part, as after a kill or on a full disk.
+    `is_torn` is whether it is the last and was written only in part, as after a kill.
     """
 
     line: int
+    start_byte: int
     why: str
     is_torn: bool
 
@@ -259,32 +260,34 @@ def to_lines(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
         yield line
 
 
-def append_lines(path: Path, lines: Iterable[bytes]) -> None:
-    """Add lines at the end, and wait until they are on disk."""
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line at the end and force it to the disk; one that fails is taken off again."""
     is_new = not path.exists()
     if is_new:
         _make_folder(path.parent)
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
-        _write(handle, b"".join(lines))
-        os.fsync(handle)
+        size_bytes = os.fstat(handle).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        except BaseException:
+            with suppress(OSError):  # the next writer cuts a torn line off
+                os.ftruncate(handle, size_bytes)
+            raise
     finally:
         os.close(handle)
     if is_new:
         fsync_path(path.parent)
 
 
-def truncate_journal(path: Path, mark: JournalPosition) -> None:
-    """Truncate a journal at a position; remove one that would be empty."""
-    if not mark.byte_count:
-        path.unlink(missing_ok=True)
-    elif journal_size(path) > mark.byte_count:
-        handle = os.open(path, os.O_WRONLY)
-        try:
-            os.ftruncate(handle, mark.byte_count)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def truncate_journal(path: Path, byte_count: int) -> None:
+    """Cut off what follows the first bytes of a journal."""
+    with path.open("rb+") as file:
+        file.truncate(byte_count)
+        os.fsync(file.fileno())
 
 
 def write_whole(path: Path, lines: Iterable[bytes]) -> JournalPosition:
@@ -320,11 +323,13 @@ def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | D
         number, at_line, follows_damage = start.entry_count, start.entry_count, False
         while raw := file.readline(LONGEST_LINE_BYTES + 1):
             at_line += 1
+            start_byte = file.tell() - len(raw)
             found = _parsed(raw, number, follows_damage=follows_damage)
             if isinstance(found, str):
                 _skip_rest(raw, file)
                 follows_damage = True
-                yield DamagedLine(line=at_line, why=found, is_torn=found in _TORN)
+                is_torn = found in _TORN and not file.peek(1)
+                yield DamagedLine(line=at_line, start_byte=start_byte, why=found, is_torn=is_torn)
             else:
                 number, entry = found
                 follows_damage = False
@@ -354,12 +359,6 @@ def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry]
 def _skip_rest(raw: bytes, file: BinaryIO) -> None:
     while raw and not raw.endswith(b"\n"):
         raw = file.readline(LONGEST_LINE_BYTES)
-
-
-def _write(handle: int, content: bytes) -> None:
-    rest = memoryview(content)
-    while rest:
-        rest = rest[os.write(handle, rest) :]
 
 
 def _make_folder(folder: Path) -> None:

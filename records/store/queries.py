@@ -5,6 +5,7 @@ and repeats never change; each is parsed once.
 """
 
 import json
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,8 +16,7 @@ from records.errors import CodecError, StoreError, StudyError, shown
 from records.llm_exchange import SUBMITTED, LlmExchange, ModelUse, TokenUsage
 from records.machine import Machine
 from records.store.artifacts import Artifacts
-from records.store.connection import Database
-from records.store.database import store_errors
+from records.store.database import Database, store_errors
 from records.store.rows import (
     ComputedMetric,
     PendingTrial,
@@ -24,9 +24,7 @@ from records.store.rows import (
     SearchRun,
     StudyCounts,
     StudyRow,
-    computed_metrics,
     newest,
-    of_trials,
     to_config,
     to_pending_trial,
     to_policy,
@@ -245,9 +243,10 @@ _TRIALS = (
 
 @dataclass(slots=True, kw_only=True)
 class ParseCache:
-    """What was parsed of the study that was read last, and up to which rows."""
+    """What was parsed of the study that was read last, and up to which rows of which database."""
 
     study_id: str = ""
+    inode: int | None = None
     history: History = field(default_factory=History)
     last_trial: int = 0
     repeats: tuple[Repeat, ...] = ()
@@ -364,10 +363,11 @@ class StoredRecords:
 
     def history(self, study_id: str) -> History:
         """All finished trials of a study, oldest first."""
-        parsed = self._parsed_of(study_id)
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
-        )
+        with self._db.atomic():  # of one database, should it be replaced meanwhile
+            parsed = self._parsed_of(study_id)
+            rows = self._rows(
+                f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
+            )
         if rows:
             trials = (*parsed.history.trials, *map(to_trial, rows))
             parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
@@ -506,12 +506,13 @@ class StoredRecords:
 
     def repeats(self, study_id: str) -> tuple[Repeat, ...]:
         """All re-measuring launches of a study, in the order of launches."""
-        parsed = self._parsed_of(study_id)
-        rows = self._rows(
-            "select rowid, * from repeats where study_id = ? and rowid > ? order by rowid",
-            study_id,
-            parsed.last_repeat,
-        )
+        with self._db.atomic():
+            parsed = self._parsed_of(study_id)
+            rows = self._rows(
+                "select rowid, * from repeats where study_id = ? and rowid > ? order by rowid",
+                study_id,
+                parsed.last_repeat,
+            )
         if rows:
             repeats = (*parsed.repeats, *map(to_repeat, rows))
             # Sorting is stable: launches of one place stay in the order of their rows.
@@ -524,14 +525,18 @@ class StoredRecords:
         self, study_id: str, ordinal: int | None = None
     ) -> Mapping[int, tuple[ComputedMetric, ...]]:
         """What was computed afterwards of each trial, or of one: every version of every metric."""
-        with store_errors(self.root, "read"):
-            return computed_metrics(self._db, study_id, ordinal)
+        found: dict[int, list[ComputedMetric]] = defaultdict(list)
+        which, values = _of_trials(study_id, ordinal)
+        select = f"select * from computed_metrics where {which} order by ordinal, name, version"
+        for row in self._rows(select, *values):
+            found[int(row["ordinal"] or 0)].append(from_fields(ComputedMetric, row))
+        return {ordinal: tuple(metrics) for ordinal, metrics in found.items()}
 
     def metric_values(
         self, study_id: str, ordinal: int | None = None
     ) -> Mapping[int, tuple[MetricValue, ...]]:
         """The newest version of each metric of each trial, or of one, measured or computed."""
-        which, arguments = of_trials(study_id, ordinal)
+        which, arguments = _of_trials(study_id, ordinal)
         # Only the outcome says which way a metric is better.
         rows = self._rows(
             "select ordinal, json_extract(outcome, '$.metrics') as metrics from trials"
@@ -711,8 +716,8 @@ class StoredRecords:
         return to_trial(rows[0]) if rows else None
 
     def _parsed_of(self, study_id: str) -> ParseCache:
-        if self._parsed.study_id != study_id:
-            self._parsed = ParseCache(study_id=study_id)
+        if (self._parsed.study_id, self._parsed.inode) != (study_id, self._db.inode):
+            self._parsed = ParseCache(study_id=study_id, inode=self._db.inode)
         return self._parsed
 
     def _forget_many(self, parsed: ParseCache) -> None:
@@ -740,3 +745,10 @@ class StoredRecords:
 
 def _last(rows: list[Row]) -> int:
     return max(int(row["rowid"] or 0) for row in rows)
+
+
+def _of_trials(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:
+    """A condition on the trials of a study, or on one, and its arguments."""
+    if ordinal is None:
+        return "study_id = ?", [study_id]
+    return "study_id = ? and ordinal = ?", [study_id, ordinal]

@@ -2,14 +2,12 @@
 
 import json
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, TypeAlias
 
 from records.codec import from_fields, from_json, to_json
 from records.llm_exchange import ExchangeSummary
-from records.store.connection import Database
 from records.study import Study
 from records.trial import (
     Config,
@@ -246,24 +244,3 @@ def _newest(
     }
     absent = {name: one.absent for name, one in latest.items() if one.absent is not None}
     return tuple(value for _, value in sorted(values.items())), absent
-
-
-def of_trials(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:
-    """A condition on the trials of a study, or on one, and its arguments."""
-    if ordinal is None:
-        return "study_id = ?", [study_id]
-    return "study_id = ? and ordinal = ?", [study_id, ordinal]
-
-
-def computed_metrics(
-    db: Database, study_id: str, ordinal: int | None = None
-) -> dict[int, tuple[ComputedMetric, ...]]:
-    """Metrics computed after the end of each trial, or of one: every version, by name."""
-    found: dict[int, list[ComputedMetric]] = defaultdict(list)
-    which, values = of_trials(study_id, ordinal)
-    rows = db.query(
-        f"select * from computed_metrics where {which} order by ordinal, name, version", values
-    )
-    for row in rows:
-        found[int(row["ordinal"])].append(from_fields(ComputedMetric, row))
-    return {ordinal: tuple(metrics) for ordinal, metrics in found.items()}

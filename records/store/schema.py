@@ -9,13 +9,11 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from records.errors import StoreError
-
 if TYPE_CHECKING:
     from sqlite_utils import Database
 
 SCHEMA_VERSION = 1
-"""Increase it with every change of this file: stores of another version are refused."""
+"""Increase it with every change of this file: databases of another version are built again."""
 ADMISSIBLE = "score_cost is not null and coalesce(score_broken, '[]') = '[]'"
 """Which trials may be best; the same text as in the index, so that SQLite uses it."""
 
@@ -78,16 +76,8 @@ _NEWEST_METRICS = (
 )
 
 
-def prepare(connection: sqlite3.Connection) -> None:
-    """Create the tables of an empty database; raises `StoreError` for another version's."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version == SCHEMA_VERSION:
-        return
-    if version or connection.execute("select 1 from sqlite_master").fetchone():
-        raise StoreError(
-            f"the store was written by another version of cclsearch (its schema is {version}, not "
-            f"{SCHEMA_VERSION}); use that version, or give another store with --store"
-        )
+def create_tables(connection: sqlite3.Connection) -> None:
+    """Create the tables of an empty database, which is marked as not complete."""
     db = _sqlite_utils().Database(connection)
     with db.atomic():  # one wait for the disk, not one for each table
         _create_study_tables(db)
@@ -96,7 +86,7 @@ def prepare(connection: sqlite3.Connection) -> None:
             db.execute(f"create index {index}")
         for name, select in {"newest_metrics": _NEWEST_METRICS, **VIEWS}.items():
             db.create_view(name, select)
-        db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        db.execute(f"PRAGMA user_version=-{SCHEMA_VERSION}")
 
 
 def _sqlite_utils() -> ModuleType:

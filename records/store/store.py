@@ -1,11 +1,10 @@
-"""The store: journals, one SQLite database and one folder of files.
+"""The store: journals, one SQLite database that indexes them, and one folder of files.
 
-A trial is recorded before its launch, and its result in one transaction after it. A kill at any
-point loses no finished trial; only pending trials have to be repeated.
+A trial is recorded before its launch, and its result after it. A kill at any point loses no
+finished trial; only pending trials have to be repeated.
 """
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -17,7 +16,7 @@ from records.errors import StoreError
 from records.llm_exchange import ExchangeSummary, LlmExchange
 from records.machine import Machine
 from records.store.artifacts import Artifacts, FileReferences
-from records.store.database import open_database, store_errors
+from records.store.database import open_database, rebuild_command, store_errors
 from records.store.journal import (
     DamagedLine,
     Entry,
@@ -46,7 +45,8 @@ from records.trial import Repeat, Trial
 class Store(StoredRecords):
     """Open or create the store in `root`; raises `StoreError` when it cannot be used.
 
-    A write that raises has recorded nothing.
+    A write that raises has recorded nothing, unless only the database could not follow the journal;
+    it does so when the store is used next.
     """
 
     def __init__(
@@ -153,10 +153,9 @@ class Store(StoredRecords):
         with store_errors(self.root, "read"):
             for line in read_journal(path, JournalPosition()):
                 if isinstance(line, DamagedLine):
-                    root = shlex.quote(str(self.root))
                     raise StoreError(
                         f"{path}, line {line.line}: {line.why}; restore the file, or drop the "
-                        f"line: `cclsearch doctor --rebuild --store {root}`"
+                        f"line: `{rebuild_command(self.root)}`"
                     )
                 yield line.entry
 

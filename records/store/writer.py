@@ -1,24 +1,23 @@
-"""The only writer of records: append entries to a journal and apply them to the tables.
+"""The only writer of records: append entries to a journal and apply them to the database.
 
-A change counts when it is in the journal of its study, on disk, and then in the database. One
-process writes at a time; if it is killed between the two steps, the next process completes them.
+A change is committed when its line is in the journal of its study, on disk. One process writes at a
+time; if it is killed before the database has the change, the next process applies it.
 """
 
 import logging
-import shlex
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict
-from itertools import chain, islice
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
 
-from records.codec import from_fields, to_json
-from records.errors import CclsearchError, CodecError, StoreBusy, StoreError
-from records.llm_exchange import ExchangeSummary
-from records.store.connection import Database
+from records.codec import to_json
+from records.errors import StoreError, WriterBusy
+from records.store.database import Database, rebuild_command
 from records.store.journal import (
+    FOLDER,
+    SUFFIX,
     DamagedLine,
     Entry,
     FilesRemoved,
@@ -31,7 +30,7 @@ from records.store.journal import (
     StudyCreated,
     TrialBegun,
     TrialFinished,
-    append_lines,
+    append_line,
     journal_path,
     journal_size,
     journal_sizes,
@@ -42,18 +41,7 @@ from records.store.journal import (
     write_whole,
 )
 from records.store.locks import hold_writer
-from records.store.rows import (
-    Row,
-    computed_metrics,
-    exchange_columns,
-    policy_columns,
-    to_pending_trial,
-    to_repeat,
-    to_run,
-    to_study_row,
-    to_trial,
-    trial_columns,
-)
+from records.store.rows import exchange_columns, policy_columns, trial_columns
 from records.trial import Measured, Policy
 
 
@@ -198,74 +186,45 @@ def insert(
     db.execute(f"{verb} into {table} ({', '.join(row)}) values ({places})", list(row.values()))
 
 
-WITH_POLICY = "select t.*, p.source from {} t join policies p on p.digest = t.policy_digest"
-
-
-def entries_of(db: Database, study_id: str) -> Iterator[Entry]:
-    """Entries that would create a study's rows; raises `CodecError` for a damaged row."""
-    (row,) = db.query("select * from studies where id = ?", [study_id])
-    study = to_study_row(row)
-    yield StudyCreated(study=study.study, version=str(row["version"]), created_at=study.created_at)
-    summaries = {
-        int(each["ordinal"]): each
-        for each in db.query("select * from exchanges where study_id = ?", [study_id])
-    }
-    yield from chain.from_iterable(
-        _trial_entries(each, summaries)
-        for each in _rows(db, WITH_POLICY.format("trials"), study_id)
-    )
-    for each in _rows(db, "select * from repeats t", study_id):
-        yield RepeatsFinished(repeats=(to_repeat(each),))
-    computed = computed_metrics(db, study_id)
-    if computed:
-        yield MetricsComputed(metrics=computed)
-    for each in _rows(db, "select * from runs t", study_id):
-        yield RunBegan(run=to_run(each))
-    for each in _rows(db, WITH_POLICY.format("pending_trials"), study_id):
-        yield _begun(each, summaries.get(int(each["ordinal"] or 0)))
-    for each in _rows(db, "select * from removed_files t", study_id):
-        yield FilesRemoved(
-            removed_at=str(each["removed_at"]),
-            rule=str(each["rule"]),
-            digests=(str(each["digest"]),),
-        )
-    yield StudyChanged(status=study.status, summary=study.summary)
-
-
-def _trial_entries(row: Row, summaries: Mapping[int, Row]) -> Iterator[Entry]:
-    trial = to_trial(row)
-    if trial.ordinal in summaries:
-        yield _begun(row, summaries[trial.ordinal])
-    yield TrialFinished(trial=trial)
-
-
-def _begun(row: Row, summary: Row | None) -> TrialBegun:
-    pending = to_pending_trial(row)
-    return TrialBegun(
-        ordinal=pending.ordinal,
-        policy=pending.policy,
-        started_at=pending.started_at,
-        exchange=pending.exchange,
-        exchange_summary=(
-            None if summary is None else from_fields(ExchangeSummary, {**summary, "usage": summary})
-        ),
-    )
-
-
-def _rows(db: Database, select: str, study_id: str) -> Iterator[Row]:
-    return db.query(f"{select} where t.study_id = ? order by t.rowid", [study_id])
-
-
-BATCH_ENTRIES = 1000
-"""Entries that are applied in one transaction."""
+REPORT_EVERY_S = 5.0
+_SHOWN_IDS = 3
 
 _log = logging.getLogger(__name__)
 
 
-class StoreWriter:
-    """Write studies to journals and tables; a call that raises has recorded nothing.
+@dataclass(slots=True)
+class Progress:
+    """Log how much of the journals is read, every few seconds."""
 
-    Raises `WriterBusy` when another process keeps writing for `wait_s`.
+    root: Path
+    total_bytes: int
+    read_bytes: int = 0
+    next_s: float = field(default_factory=lambda: time.monotonic() + REPORT_EVERY_S)
+
+    def add(self, byte_count: int) -> None:
+        """Count bytes that were read."""
+        self.read_bytes += byte_count
+        if time.monotonic() > self.next_s:
+            self.next_s += REPORT_EVERY_S
+            share = self.read_bytes / max(1, self.total_bytes)
+            _log.warning("reading the journals of %s: %.0f %%", self.root, 100 * share)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLines:
+    """Lines of a journal that were applied, up to `end`, and which were not and why."""
+
+    end: JournalPosition
+    entry_count: int
+    unread: tuple[str, ...]
+
+
+class StoreWriter:
+    """Write studies to journals, and bring the database up to date with them.
+
+    A call that raises has recorded nothing, unless only the database could not follow the journal;
+    then the next call or opening applies what it lacks. Raises `WriterBusy` when another process
+    keeps writing for `wait_s`.
     """
 
     def __init__(self, root: Path, db: Database, wait_s: float) -> None:
@@ -273,127 +232,29 @@ class StoreWriter:
         self._db = db
         self._wait_s = wait_s
 
-    def write(self, study_id: str, *entries: Entry) -> None:
-        """Record these changes of a study, all or none."""
+    def write(self, study_id: str, entry: Entry) -> None:
+        """Record a change of a study."""
         path = journal_path(self._root, study_id)
         with hold_writer(self._root, self._wait_s):
-            self._catch_up(study_id)
-            mark = self._mark(study_id) or JournalPosition()
-            if not mark.entry_count and not isinstance(entries[0], StudyCreated):
+            start = self._catch_up(study_id)
+            if not start.entry_count and not isinstance(entry, StudyCreated):
                 raise StoreError(f"no study {study_id!r} in {self._root}; see `cclsearch list`")
-            lines = list(to_lines(entries, mark.entry_count))
-            try:
-                with self._db.atomic():
-                    for entry in entries:
-                        apply_entry(self._db, study_id, entry)
-                    byte_count = mark.byte_count + sum(map(len, lines))
-                    save_position(
-                        self._db,
-                        study_id,
-                        JournalPosition(mark.entry_count + len(lines), byte_count),
-                    )
-                    append_lines(path, lines)
-            except BaseException:
-                self._roll_back(study_id)
-                raise
+            (line,) = to_lines([entry], start.entry_count)
+            end = JournalPosition(start.entry_count + 1, start.byte_count + len(line))
+            with self._db.atomic():
+                apply_entry(self._db, study_id, entry)  # first: what contradicts it is refused
+                self._save_position(study_id, end)
+                append_line(path, line)
 
     def add(self, study_id: str, entries: Iterable[Entry]) -> None:
         """Record a complete new study, all or nothing, with one entry in memory at a time."""
         path = journal_path(self._root, study_id)
         with hold_writer(self._root, self._wait_s):
-            self._catch_up(study_id)
-            if self._mark(study_id) is not None:
+            if self._catch_up(study_id).entry_count:
                 raise StoreError(f"study {study_id} is already in {self._root}")
-            try:
-                with self._db.atomic():
-                    applied = self._applied(study_id, entries)
-                    save_position(self._db, study_id, write_whole(path, to_lines(applied, 0)))
-            except BaseException:
-                self._roll_back(study_id)
-                raise
-
-    def catch_up(self, study_id: str) -> None:
-        """Complete the changes of a study that a killed process wrote only in part."""
-        path = journal_path(self._root, study_id)
-        if journal_size(path) != (self._mark(study_id) or JournalPosition()).byte_count:
-            with hold_writer(self._root, self._wait_s):
-                self._catch_up(study_id)
-
-    def recover(self) -> None:
-        """Complete what killed processes wrote only in part, and restore lost journals.
-
-        Skipped while another process writes, which has done it. A study that cannot be recovered
-        is logged and left unchanged; the others are usable.
-        """
-        differing = self._differing()
-        if not differing and not unfinished_journals(self._root):
-            return
-        with suppress(StoreBusy), hold_writer(self._root, wait_s=0):
-            for path in unfinished_journals(self._root):
-                path.unlink(missing_ok=True)
-            for study_id in differing:
-                try:
-                    self._catch_up(study_id)
-                except CclsearchError as error:
-                    _log.warning("%s", error)
-
-    def _differing(self) -> list[str]:
-        """Studies whose journal and database differ in size."""
-        journals = journal_sizes(self._root)
-        noted = {
-            str(row["study_id"]): int(row["byte_count"])
-            for row in self._db.query("select study_id, byte_count from journals")
-        }
-        return sorted(s for s in {*journals, *noted} if journals.get(s) != noted.get(s))
-
-    def _catch_up(self, study_id: str) -> None:
-        path = journal_path(self._root, study_id)
-        mark = self._mark(study_id)
-        if mark is not None and journal_size(path) < mark.byte_count:
-            _log.warning("%s lacks entries that the database has; it is rewritten", path)
-            with suppress(FileNotFoundError):
-                path.replace(path.with_name(f"{path.name}.replaced"))
-            self._write_journal(study_id, path)
-        else:
-            while journal_size(path) > (self._mark(study_id) or JournalPosition()).byte_count:
-                self._advance(study_id, path)
-
-    def _write_journal(self, study_id: str, path: Path) -> None:
-        try:
             with self._db.atomic():
-                entries = entries_of(self._db, study_id)
-                save_position(self._db, study_id, write_whole(path, to_lines(entries, 0)))
-        except CodecError as error:
-            raise StoreError(
-                f"study {study_id} has no journal and a damaged row, so nothing can be added to "
-                f"it: {error}"
-            ) from error
-
-    def _advance(self, study_id: str, path: Path) -> None:
-        """Apply the next lines that the database lacks; cut off a last line written in part."""
-        start = mark = self._mark(study_id) or JournalPosition()
-        damage: DamagedLine | None = None
-        with self._db.atomic():
-            for line in islice(read_journal(path, mark), BATCH_ENTRIES):
-                if isinstance(line, DamagedLine):
-                    damage = line
-                    break
-                self._apply_line(study_id, path, line)
-                mark = line.end
-            if mark != start:
-                save_position(self._db, study_id, mark)
-        if damage is None:
-            return
-        if not damage.is_torn or len(list(islice(read_journal(path, mark), 2))) > 1:
-            raise StoreError(_broken(path, damage.line, damage.why, self._root))
-        truncate_journal(path, mark)
-
-    def _apply_line(self, study_id: str, path: Path, line: JournalLine) -> None:
-        try:
-            apply_entry(self._db, study_id, line.entry)
-        except (sqlite3.IntegrityError, OverflowError) as error:
-            number = line.end.entry_count
-            raise StoreError(_broken(path, number, str(error), self._root)) from error
+                applied = self._applied(study_id, entries)
+                self._save_position(study_id, write_whole(path, to_lines(applied, 0)))
 
     def _applied(self, study_id: str, entries: Iterable[Entry]) -> Iterator[Entry]:
         for number, entry in enumerate(entries, 1):
@@ -402,30 +263,125 @@ class StoreWriter:
             apply_entry(self._db, study_id, entry)
             yield entry
 
-    def _roll_back(self, study_id: str) -> None:
-        """Truncate a journal to what the database has."""
+    def catch_up(self, study_id: str) -> None:
+        """Apply what the journal of a study has and the database lacks."""
         path = journal_path(self._root, study_id)
-        with suppress(sqlite3.Error, OSError):  # the next writer retries
-            truncate_journal(path, self._mark(study_id) or JournalPosition())
+        if journal_size(path) != self._position(study_id).byte_count:
+            with hold_writer(self._root, self._wait_s):
+                self._catch_up(study_id)
 
-    def _mark(self, study_id: str) -> JournalPosition | None:
-        rows = self._db.query(
-            "select entry_count, byte_count from journals where study_id = ?", [study_id]
+    def recover(self) -> None:
+        """Apply what the journals have and the database lacks, the newest study first.
+
+        Skipped while another process writes, which has done it. A study that cannot be brought up
+        to date is logged and left unchanged; the others are usable.
+        """
+        positions = self._positions()  # first: journals are ahead of the database, never behind
+        sizes = journal_sizes(self._root)
+        if lost := [s for s, p in positions.items() if sizes.get(s, 0) < p.byte_count]:
+            _log.warning("%s", self._lost_words(lost))
+        start = JournalPosition()
+        behind = {s: n for s, n in sizes.items() if n > positions.get(s, start).byte_count}
+        if not (behind or unfinished_journals(self._root)) and self._db.is_complete:
+            return
+        try:
+            with hold_writer(self._root, wait_s=0):
+                self._recover(behind)
+        except WriterBusy:
+            if new := behind.keys() - positions.keys():
+                _log.warning(
+                    "%s: another process is reading the journals; %d studies cannot be shown yet",
+                    self._root,
+                    len(new),
+                )
+
+    def _recover(self, behind: Mapping[str, int]) -> None:
+        for path in unfinished_journals(self._root):
+            path.unlink(missing_ok=True)
+        progress = Progress(self._root, sum(behind.values()))
+        for study_id in sorted(behind, reverse=True):  # ids begin with the time of creation
+            try:
+                self._catch_up(study_id, progress)
+            except StoreError as error:
+                _log.warning("%s", error)
+        self._db.mark_complete()
+
+    def _catch_up(self, study_id: str, progress: Progress | None = None) -> JournalPosition:
+        """Apply the lines that the database lacks; cut off a last line written in part."""
+        path, start = journal_path(self._root, study_id), self._position(study_id)
+        size_bytes = journal_size(path)
+        if size_bytes < start.byte_count:
+            raise StoreError(self._lost_words([study_id]))
+        if size_bytes == start.byte_count:
+            return start
+        found = self.read(study_id, progress or Progress(self._root, size_bytes))
+        if found.unread:
+            raise StoreError(
+                f"{path}, {found.unread[0]}; restore the file, or drop the line: "
+                f"`{rebuild_command(self._root)}`"
+            )
+        return found.end
+
+    def read(self, study_id: str, progress: Progress, *, skip_damaged: bool = False) -> ReadLines:
+        """Apply the lines that the database lacks, in one transaction; the caller is the writer.
+
+        A line that cannot be used ends it, unless `skip_damaged`. A last line that was written in
+        part is cut off.
+        """
+        path, unread, entry_count = journal_path(self._root, study_id), list[str](), 0
+        start = end = self._position(study_id)
+        with self._db.atomic():
+            for line in read_journal(path, start):
+                match line:
+                    case DamagedLine(is_torn=True):
+                        truncate_journal(path, line.start_byte)
+                        break
+                    case DamagedLine():
+                        unread.append(f"line {line.line}: {line.why}")
+                    case JournalLine() if why := self._refusal(study_id, line, end):
+                        unread.append(f"line {line.end.entry_count}: {why}")
+                    case JournalLine():
+                        progress.add(line.end.byte_count - end.byte_count)
+                        end, entry_count = line.end, entry_count + 1
+                if unread and not skip_damaged:
+                    break
+            if end != start:
+                self._save_position(study_id, end)
+        return ReadLines(end=end, entry_count=entry_count, unread=tuple(unread))
+
+    def _refusal(self, study_id: str, line: JournalLine, after: JournalPosition) -> str | None:
+        """Apply a line, or return why it cannot be used."""
+        if not after.entry_count and not isinstance(line.entry, StudyCreated):
+            return "the line that creates the study is lost"
+        try:
+            with self._db.atomic():
+                apply_entry(self._db, study_id, line.entry)
+        except (sqlite3.IntegrityError, OverflowError) as error:
+            return str(error)
+        return None
+
+    def _position(self, study_id: str) -> JournalPosition:
+        return self._positions("where study_id = ?", study_id).get(study_id, JournalPosition())
+
+    def _positions(self, which: str = "", *values: str) -> dict[str, JournalPosition]:
+        """Up to where the journal of each study is in the database."""
+        rows = self._db.execute(
+            f"select study_id, entry_count, byte_count from journals {which}", values
         )
-        marks = [JournalPosition(int(row["entry_count"]), int(row["byte_count"])) for row in rows]
-        return marks[0] if marks else None
+        return {study_id: JournalPosition(*counts) for study_id, *counts in rows}
 
+    def _save_position(self, study_id: str, end: JournalPosition) -> None:
+        self._db.execute(
+            "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",
+            [study_id, end.entry_count, end.byte_count],
+        )
 
-def save_position(db: Database, study_id: str, mark: JournalPosition) -> None:
-    """Record up to where the journal of a study is in the tables."""
-    db.execute(
-        "insert or replace into journals (study_id, entry_count, byte_count) values (?, ?, ?)",
-        [study_id, mark.entry_count, mark.byte_count],
-    )
-
-
-def _broken(path: Path, line: int, why: str, root: Path) -> str:
-    return (
-        f"{path}, line {line}: {why}; restore the file, or drop the line: "
-        f"`cclsearch doctor --rebuild --store {shlex.quote(str(root))}`"
-    )
+    def _lost_words(self, lost: Sequence[str]) -> str:
+        """What is wrong with studies of which the database has more than their journals."""
+        names = ", ".join(f"{study_id}{SUFFIX}" for study_id in lost[:_SHOWN_IDS])
+        more = f" and {len(lost) - _SHOWN_IDS} more" if len(lost) > _SHOWN_IDS else ""
+        return (
+            f"{self._root / FOLDER} lacks {names}{more}, or their last lines: what the database "
+            "has of these studies can be read, not changed; restore the files, or drop what they "
+            f"lack: `{rebuild_command(self._root)}`"
+        )

@@ -26,7 +26,7 @@ from records.codec import from_json, to_json
 from records.errors import STRICT, CodecError, StoreError, StudyError, shown
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
-from records.store.connection import Database
+from records.store.database import Database
 from records.store.journal import (
     KINDS,
     Entry,
@@ -37,7 +37,7 @@ from records.store.journal import (
     TrialFinished,
     journal_path,
 )
-from records.store.schema import prepare
+from records.store.schema import create_tables
 from records.store.writer import apply_entry
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
@@ -312,9 +312,9 @@ def unpacked_files(bundle: Bundle) -> Iterator[Path]:
 
 def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
     """Raise `StudyError` for records that no store can hold together, by having one hold them."""
-    tried = Database(sqlite3.connect(""))  # on disk, without a name
+    tried = Database("")  # on disk, without a name
     try:
-        prepare(tried.connection)
+        create_tables(tried.connection)
         with tried.atomic():
             for entry in entries:
                 apply_entry(tried, study_id, entry)

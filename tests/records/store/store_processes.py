@@ -8,9 +8,11 @@ import resource
 import signal
 import sqlite3
 import sys
+from itertools import count
 from pathlib import Path
 
 from records.errors import StoreError
+from records.store import writer
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from tests.support.records import START, study, trial
@@ -60,6 +62,27 @@ def _kill_before(statement: int) -> None:
         return connection
 
     sqlite3.connect = counted
+
+
+def killed_at(root: Path, point: str) -> None:
+    """Finish trial 1 of a study, or open it without its database, and be killed at a point."""
+    append, apply, write = writer.append_line, writer.apply_entry, os.write
+    applied = count()
+
+    def kill(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    match point:
+        case "before the line":
+            writer.append_line = kill
+        case "within the line":
+            os.write = lambda handle, line: kill(write(handle, line[: len(line) // 2]))
+        case "after the line":
+            writer.append_line = lambda path, line: kill(append(path, line))
+        case "in a rebuild":
+            (root / "cclsearch.db").unlink()
+            writer.apply_entry = lambda *entry: kill() if next(applied) == 3 else apply(*entry)
+    Store(root).finish(STUDY_ID, trial(1, 0.5))
 
 
 def open_at_once(folder: Path) -> None:
@@ -146,6 +169,8 @@ if __name__ == "__main__":
             append_trials(Path(folder), sys.stdout.fileno())
         case "killed":
             killed_at_statements(Path(folder), [int(number) for number in numbers])
+        case "killed-at":
+            killed_at(Path(folder), *numbers)
         case "open":
             open_at_once(Path(folder))
         case "open-one":

@@ -1,4 +1,4 @@
-"""A database is built again from the journals, whatever has become of it."""
+"""A database is built again from the journals, whatever has become of it, by opening the store."""
 
 import sqlite3
 from contextlib import closing
@@ -6,9 +6,13 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreBusy, StoreError
+from records.store import writer
+from records.store.database import open_database
+from records.store.locks import hold_writer
 from records.store.rebuild import rebuild
 from records.store.store import Store
-from tests.support.records import fill, rows_of, study, trial
+from records.store.writer import Progress, StoreWriter
+from tests.support.records import fill, rows_of, rows_of_journals, study, trial
 
 
 def rebuilt(root):
@@ -61,15 +65,42 @@ def test_what_was_damaged_is_there_again_and_the_old_database_is_kept(filled, da
         ("one", 2, ()),
         ("two", 2, ()),
     ]
-    assert found.kept == root / "cclsearch.db.broken"
+    assert found.kept == root / "cclsearch.db.old"
     assert found.kept.exists()
 
 
-@pytest.mark.parametrize("damage", [truncated, garbled, no_database])
-def test_a_damaged_database_is_one_line_that_ends_with_what_to_do(filled, damage):
-    root, _ = filled
+@pytest.mark.parametrize("damage", [garbled, no_database, newer])
+def test_an_opening_replaces_a_database_that_it_cannot_use(filled, damage, caplog):
+    root, rows = filled
     damage(root / "cclsearch.db")
-    with pytest.raises(StoreError) as refused, closing(Store(root)) as store:
+    with closing(Store(root)) as store:
+        assert len(store.history("one")) == 2
+    assert rows_of(root) == rows
+    (said,) = caplog.messages
+    assert "\n" not in said
+    assert said.endswith(f"it is built again from the journals; old: {root}/cclsearch.db.old")
+
+
+def test_a_replaced_database_is_named_where_only_it_has_a_study(filled, caplog):
+    root, _ = filled
+    journal(root).unlink()
+    newer(root / "cclsearch.db")
+    with closing(Store(root)) as store:
+        assert [row.id for row in store.studies()] == ["two"]
+    assert caplog.messages[0].endswith("(only it has one: their journals are missing)")
+    with closing(sqlite3.connect(root / "cclsearch.db.old")) as old:
+        assert old.execute("select count(*) from trials where study_id = 'one'").fetchone() == (2,)
+
+
+def test_damage_that_an_opening_does_not_meet_is_one_line_that_ends_with_what_to_do(filled):
+    root, _ = filled
+    with closing(sqlite3.connect(root / "cclsearch.db")) as db:
+        ((page,),) = db.execute("select rootpage from sqlite_master where name = 'trials'")
+        ((page_bytes,),) = db.execute("pragma page_size")
+    with (root / "cclsearch.db").open("rb+") as file:
+        file.seek((page - 1) * page_bytes)
+        file.write(bytes(page_bytes))
+    with closing(Store(root)) as store, pytest.raises(StoreError) as refused:
         store.history("one")
     said = str(refused.value)
     assert "\n" not in said
@@ -87,10 +118,49 @@ def test_a_database_that_is_gone_is_built_again_by_whoever_opens_the_store(fille
     assert rows_of(root) == rows
 
 
+def test_a_store_is_read_while_another_process_builds_its_database(filled, caplog):
+    root, rows = filled
+    (root / "cclsearch.db").unlink()
+    with hold_writer(root):
+        with closing(open_database(root)) as db:
+            StoreWriter(root, db, 0).read("two", Progress(root, 1))
+        with closing(Store(root)) as reader:
+            assert [row.id for row in reader.studies()] == ["two"]
+    assert caplog.messages == [
+        f"{root}: another process is reading the journals; 1 studies cannot be shown yet"
+    ]
+    with closing(Store(root)):
+        assert rows_of(root) == rows
+
+
+def test_a_store_that_is_open_goes_on_with_the_new_database_once_it_is_complete(filled):
+    root, _ = filled
+    with closing(Store(root)) as store:
+        before = store.history("one")
+        (root / "cclsearch.db").unlink()
+        with hold_writer(root), closing(open_database(root)) as db:
+            StoreWriter(root, db, 0).read("two", Progress(root, 1))
+            assert store.history("one") is before
+            assert len(store.studies()) == 2
+        with closing(Store(root)) as other:
+            other.finish("one", trial(2, 0.5))
+            assert [each.ordinal for each in store.history("one")] == [0, 1, 2]
+        store.finish("one", trial(3, 0.5))
+    assert rows_of(root) == rows_of_journals(root, root / "again")
+
+
+def test_reading_long_journals_is_reported(filled, caplog, monkeypatch):
+    root, _ = filled
+    monkeypatch.setattr(writer, "REPORT_EVERY_S", 0.0)
+    (root / "cclsearch.db").unlink()
+    Store(root).close()
+    assert caplog.messages[-1] == f"reading the journals of {root}: 100 %"
+
+
 def test_every_old_database_is_kept(filled):
     root, _ = filled
     kept = [rebuilt(root).kept.name for _ in range(3)]
-    assert kept == ["cclsearch.db.broken", "cclsearch.db.broken2", "cclsearch.db.broken3"]
+    assert kept == ["cclsearch.db.old", "cclsearch.db.old2", "cclsearch.db.old3"]
 
 
 def test_a_write_ahead_log_is_kept_with_its_database_and_never_read_into_the_new_one(filled):
@@ -120,7 +190,6 @@ def test_lines_that_cannot_be_used_are_told_and_the_others_are_used(filled):
     assert one.unread == (
         f"line {begun + 1}: its checksum does not fit",
         f"line {begun + 2}: its checksum does not fit",
-        f"line {len(lines) + 1}: it is cut off",
     )
     assert (one.entries, one.trials) == (len(lines) - 2, 1)
     assert two.unread == ()
@@ -147,9 +216,6 @@ def test_a_study_of_which_nobody_knows_what_was_asked_is_told_and_left_out(fille
 
 def test_a_study_that_only_the_old_database_knows_is_told(filled):
     root, _ = filled
-    with closing(sqlite3.connect(root / "cclsearch.db")) as db, db:
-        db.execute("delete from journals where study_id = 'two'")
-        db.execute("update trials set outcome = '{}' where study_id = 'two'")
     journal(root, "two").unlink()
     found = rebuilt(root)
     assert found.without_journal == ("two",)
@@ -175,12 +241,3 @@ def test_a_folder_that_is_not_there_is_not_made(tmp_path):
     with pytest.raises(StoreError, match="no journals in"):
         rebuilt(tmp_path / "none")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_what_an_earlier_rebuild_left_when_it_was_killed_is_no_obstacle(filled):
-    root, rows = filled
-    (root / "cclsearch.db.new").write_bytes(b"half a database")
-    (root / "cclsearch.db.new-journal").write_bytes(b"half a journal")
-    rebuilt(root)
-    assert rows_of(root) == rows
-    assert not (root / "cclsearch.db.new").exists()

@@ -65,7 +65,7 @@ def refusal_in_a_process(root):
 
 def assert_is_a_refusal(message, root):
     assert message.startswith(f"cannot open the store {root}: ")
-    assert message.endswith("free or unlock it, or give another with --store")
+    assert message.endswith("it, or give another with --store")
     assert "\n" not in message
 
 
@@ -98,13 +98,13 @@ def test_what_was_stored_before_the_disk_was_full_is_intact(full_store):
     finished = int(said.split()[0])
     with closing(Store(root)) as store:
         trials = store.history("one").trials
+        # One more may be in the journal that did not fit into the database.
+        assert len(trials) in (finished, finished + 1)
         assert trials == tuple(
-            trial(n, 0.5, {"pad": "x" * 20_000, "n": n}) for n in range(finished)
+            trial(n, 0.5, {"pad": "x" * 20_000, "n": n}) for n in range(len(trials))
         )
-        pending = store.pending("one")
-        assert [intent.ordinal for intent in pending] in ([], [finished])
-        if not pending:
-            store.finish("one", trial(finished, 0.5))
+        assert [intent.ordinal for intent in store.pending("one")] in ([], [len(trials)])
+        store.finish("one", trial(len(trials), 0.5))
     with closing(sqlite3.connect(root / "cclsearch.db")) as database:
         assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
 
@@ -180,7 +180,7 @@ def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path, version)
     with closing(sqlite3.connect(database)) as db, db:
         db.execute(f"pragma user_version={version}")
     before = database.read_bytes()
-    with pytest.raises(StoreError, match=r"another version .* give another store with --store"):
+    with pytest.raises(StoreError, match=r"another version .* there are no journals to build it"):
         Store(tmp_path)
     assert database.read_bytes() == before
 

@@ -18,7 +18,7 @@ from records.store import locks
 from records.store.artifacts import Artifacts
 from records.store.rows import PendingTrial
 from records.store.store import Store
-from tests.support.records import START, study, trial
+from tests.support.records import START, rows_of, rows_of_journals, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
 STATEMENTS = (*range(1, 190, 40), *range(190, 390, 10))
@@ -83,6 +83,27 @@ def test_the_kills_fall_before_between_and_within_trials(stores_of_killed_proces
             begun.add(store.pending("one"))
     assert finished >= {0, 1, 2}
     assert begun >= {(), (intent(0),), (intent(1),), (intent(2),)}
+
+
+@pytest.mark.parametrize(
+    ("point", "finished"),
+    [("before the line", 1), ("within the line", 1), ("after the line", 2), ("in a rebuild", 1)],
+)
+def test_a_trial_is_finished_exactly_when_its_line_is_in_the_journal(tmp_path, point, finished):
+    root = tmp_path / "store"
+    with opened(root) as store:
+        store.create("one", study(), "1")
+        store.start_run("one", study())
+        store.finish("one", trial(0, 0.5))
+        store.begin("one", intent(1), None)
+    killed_process = process("killed-at", root, point)
+    killed_process.communicate()
+    assert killed_process.returncode == -signal.SIGKILL
+    with opened(root) as store:
+        assert [each.ordinal for each in store.history("one")] == [*range(finished)]
+        assert len(store.pending("one")) == 2 - finished
+        store.finish("one", trial(2, 0.5))
+    assert rows_of(root) == rows_of_journals(root, tmp_path / "again")
 
 
 def test_a_store_that_is_killed_again_and_again_keeps_everything(tmp_path):

@@ -23,7 +23,7 @@ from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.learned import TIE_SHARE, LearnedConstraint, dead_knobs
-from search.loop.relative_speed import RelativeSpeeds, Speed
+from search.loop.relative_speed import RelativeSpeeds, Speed, single_launch_ratio
 from search.loop.study_result import trial_spread
 from search.strategies.base import Choice
 from search.strategies.history_summary import (
@@ -36,7 +36,7 @@ from search.strategies.history_summary import (
     reason_lines,
 )
 from search.study.spaces import study_in
-from search.views.conditions import condition_lines, crowding_words, noise_now, single_launch_ratio
+from search.views.conditions import condition_lines, crowding_words, noise_now
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import (
     NO_CONFIG,

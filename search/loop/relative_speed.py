@@ -13,10 +13,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evaluator.objective import Scoring
-from evaluator.timing.decision import decide
+from evaluator.timing.decision import Noise, decide
 from records.study import Measure
 from records.trial import History
 from search.loop.leader import claim_rule, launch_of, rounds_between
+
+SIDE_BY_CHANCE = 1.96
+"""Standard deviations that equal launches stay within in 19 of 20 cases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,3 +153,8 @@ def _launches(history: History, scoring: Scoring) -> Mapping[int, list[tuple[flo
             when = repeat.series - 0.5
             launches[repeat.ordinal].append((when, math.log(launch.value)))
     return launches
+
+
+def single_launch_ratio(noise: Noise) -> float:
+    """The ratio that two single launches of equal configurations may well show."""
+    return math.exp(SIDE_BY_CHANCE * noise.sd)

@@ -1,6 +1,6 @@
 """The result of a study: its winner, evidence and ties; also by other objectives or limits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -28,6 +28,7 @@ from search.loop.leader import (
     supported_values,
     unreliable,
 )
+from search.loop.relative_speed import RelativeSpeeds, single_launch_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,9 @@ class StudyResult:
 
     `result` is in the unit of the objective, from the launches of `supported_values`.
     `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
-    finalists failed in a confirming launch, other than by infrastructure. `noise` is how much a
+    finalists failed in a confirming launch, other than by infrastructure. `not_ruled_out` are
+    trials that the final did not compare with the winner, and that may be as fast by all launches
+    there are. `noise` is how much a
     round's ratio varies between equal sides. `front` is empty with one objective. `confirming` are
     the rounds that count in the final; None where there was none.
     """
@@ -86,6 +89,7 @@ class StudyResult:
     contexts: tuple[ContextResult, ...] = ()
     front: tuple[FrontMember, ...] = ()
     confirming: ConfirmingRounds | None = None
+    not_ruled_out: tuple[int, ...] = ()
 
 
 def find(
@@ -123,7 +127,29 @@ def find(
         noise=leader.noise,
         front=leader.front,
         confirming=_confirming(launches),
+        not_ruled_out=()
+        if winner is None
+        else _not_ruled_out(leader, winner, {*against, *failed}, scoring, measure),
     )
+
+
+def _not_ruled_out(
+    leader: Leader, winner: int, settled: Set[int], scoring: Scoring, measure: Measure
+) -> tuple[int, ...]:
+    """Return the measured trials outside `settled` whose interval reaches the winner's speed.
+
+    A speed without an interval has that of a single round; without known noise it is exact.
+    """
+    speeds = RelativeSpeeds.of(leader.history, scoring, measure)
+    by_chance = single_launch_ratio(leader.noise) if leader.noise else 1.0
+    found = []
+    for trial in leader.history.admissible:
+        if trial.ordinal == winner or trial.ordinal in settled:
+            continue
+        speed = speeds.speed(trial.ordinal, winner)
+        if speed and (speed.high or speed.ratio * by_chance) > 1:
+            found.append(trial.ordinal)
+    return tuple(found)
 
 
 def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:

@@ -38,8 +38,8 @@ from search.views.format import differing_knobs, format_flags, one_line, reached
 from search.views.study import results_in_contexts
 
 EVIDENCE = (
-    *("baseline", "caveat", "where time goes", "against the seed", "tied", "unreliable"),
-    *("noise", "compared", "disturbed", "left out", "limits"),
+    *("baseline", "caveat", "where time goes", "against the seed", "tied", "not ruled out"),
+    *("unreliable", "noise", "compared", "disturbed", "left out", "limits"),
 )
 METRICS_SHOWN = 40
 NO_BEST = "No trial qualifies as the best; see the failures below."

@@ -21,7 +21,7 @@ from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.leader import left_out_rounds, study_leader
 from search.loop.study_result import StudyResult
-from search.transfer.audit import audit
+from search.transfer.audit import audit, listed
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.diagnosis import diagnosis_of, diagnosis_words
@@ -198,6 +198,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
         ("against the seed", _against_seed(finding, record.history)),
         *(context_finding_words(found) for found in finding.contexts),
         *_tie_lines(finding, winner, record.history),
+        *_lines("not ruled out", _not_ruled_out(finding)),
         *(
             ("unreliable", f"trial {ordinal} failed when it was repeated")
             for ordinal in finding.unreliable
@@ -257,6 +258,17 @@ def _tie_lines(finding: StudyResult, winner: Trial, history: History) -> list[Li
     ]
 
 
+def _not_ruled_out(finding: StudyResult) -> str | None:
+    others = finding.not_ruled_out
+    if not others:
+        return None
+    each = "them" if len(others) > 1 else "it"
+    return (
+        f"{listed(others)} may be as fast; the final did not launch {each}, and the other "
+        "launches cannot tell"
+    )
+
+
 def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
     study_id = record.row.id
     if finding.winner is None:
@@ -264,6 +276,11 @@ def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
         return (f"cclsearch trial show {study_id} {launched[0] if launched else 0}",)
     return (
         f"cclsearch best {study_id} --format args",
+        *(
+            [f"cclsearch replay {study_id} --mode measure --trial all"]
+            if finding.not_ruled_out
+            else []
+        ),
         *(
             []
             if record.row.study.searched_elsewhere

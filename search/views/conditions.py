@@ -11,13 +11,11 @@ from records.machine import Conditions
 from records.study import Environment, Study
 from records.trial import History, Outcome
 from search.loop.leader import noise_of, took_turns
-from search.loop.relative_speed import RelativeSpeeds
+from search.loop.relative_speed import RelativeSpeeds, single_launch_ratio
 from search.views.format import format_count, format_whole_percent
 from search.views.machine import conditions_of
 from search.views.study import noise_words
 
-SIDE_BY_CHANCE = 1.96
-"""Standard deviations that equal launches stay within in 19 of 20 cases."""
 LAST = 5
 """Launches that count as lately."""
 NOTABLE_DRIFT = 1.10
@@ -40,11 +38,6 @@ def noise_now(history: History, scoring: Scoring) -> Noise | None:
     """How much rounds of equal launches differ, by all repeat launches."""
     repeats = history.repeats
     return noise_of(repeats, scoring, together=any(took_turns(r.outcome) for r in repeats))
-
-
-def single_launch_ratio(noise: Noise) -> float:
-    """The ratio that two single launches of equal configurations may well show."""
-    return math.exp(SIDE_BY_CHANCE * noise.sd)
 
 
 def crowding_words(environment: Environment) -> str | None:

@@ -141,6 +141,30 @@ def test_of_finalists_that_cannot_be_told_apart_the_one_that_came_out_better_win
     assert finding.ties == (1,)
 
 
+def test_a_trial_that_the_noise_hides_and_the_final_did_not_launch_is_not_ruled_out():
+    history = testing.history(3.0, 1.0, 1.02, 9.0)
+    again = repeats(scaled(ROUGH, 3), ROUGH)
+
+    finding = found(history, again)
+
+    assert finding.winner == 1
+    assert finding.not_ruled_out == (2,)
+    assert (
+        "not ruled out: trial 2 may be as fast; the final did not launch it, and the other "
+        "launches cannot tell"
+    ) in lines(finding, history)
+    assert any(
+        "cclsearch replay 20260101-000000-aaaa --mode measure --trial all" in line
+        for line in lines(finding, history)
+    )
+
+
+def test_launches_without_noise_rule_out_every_slower_trial():
+    finding = found(testing.history(3.0, 1.0, 1.02), repeats((3.0,) * 4, (1.0,) * 4))
+
+    assert finding.not_ruled_out == ()
+
+
 def test_the_seed_gives_way_only_to_what_was_shown_to_be_better():
     finding = found(testing.history(1.0, 1.02), repeats(ROUGH, LOWER))
 

@@ -14,6 +14,7 @@ from policies.space import Space
 from records.errors import StudyError
 from records.study import Objective, Study
 from search.settings import store_root
+from search.views.svg import chart_file
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -95,9 +96,21 @@ NoCacheOption = Annotated[
     bool,
     typer.Option("--no-cache", help="Do not read or write a cache next to the traces."),
 ]
+
+
+def drawable(path: Path | None) -> Path | None:
+    """Return the path of a chart; raise StudyError where none can be written."""
+    return None if path is None else chart_file(path)
+
+
 PlotOption = Annotated[
     Path | None,
-    typer.Option("--plot", metavar="FILE.png", help="Also draw a chart into this file."),
+    typer.Option(
+        "--plot",
+        metavar="FILE.svg",
+        callback=drawable,
+        help="Also draw a chart into this file, .svg or .html.",
+    ),
 ]
 
 

@@ -102,7 +102,7 @@ def list_studies(
     epilog=examples(
         "cclsearch show",
         "cclsearch show 20260131-120000-ab12",
-        "cclsearch show --front --objective step_time --objective gpus --plot front.png",
+        "cclsearch show --front --objective step_time --objective gpus --plot front.svg",
     )
 )
 @takes_options
@@ -451,9 +451,11 @@ def print_front(
             history, front = led.history, led.front
             scoring = scoring_of(study).over(history)
     if plot is not None:
-        from search.traces.plots import front_figure, save
+        from search.report.explored import draw_fronts, history_front
+        from search.views.html import write_chart
 
-        save(front_figure(scoring, history, front, f"{study.name}: {row.id}"), plot)
+        ((_, drawn),) = draw_fronts(history_front(scoring, history, front))
+        write_chart(drawn, f"{study.name}: {row.id}", plot)
     if as_json:
         typer.echo(json.dumps([json.loads(to_json(member)) for member in front]))
         return

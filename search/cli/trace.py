@@ -24,6 +24,7 @@ from search.cli.options import (
     StoreOption,
     TraceArgument,
     TraceOptions,
+    drawable,
     examples,
     takes_options,
 )
@@ -71,7 +72,7 @@ NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; no
 @app.command(
     epilog=examples(
         "cclsearch trace breakdown traces/",
-        "cclsearch trace breakdown trial:3 --plot breakdown.png",
+        "cclsearch trace breakdown trial:3 --plot breakdown.svg",
         "cclsearch trace breakdown traces/rank0_trace.json --json",
     )
 )
@@ -82,7 +83,10 @@ def breakdown(
     timeline: Annotated[
         Path | None,
         typer.Option(
-            "--timeline", metavar="FILE.png", help="Draw the timeline of one step into this file."
+            "--timeline",
+            metavar="FILE.svg",
+            callback=drawable,
+            help="Draw the timeline of one step into this file.",
         ),
     ] = None,
     options: TraceOptions,
@@ -106,20 +110,22 @@ def breakdown(
             for line in (*_sum_words(split.mean), *_idle_words(causes)):
                 echo_wrapped(line)
         print_caveats(*(split.caveats if split else (NO_SPLIT,)), *trace_caveats(found.traces))
-    if plot is not None or timeline is not None:
-        # Imported here: matplotlib takes a second to load.
-        from search.traces.plots import breakdown_figure, save, timeline_figure
+    if plot is None and timeline is None:
+        return
+    # Imported here, as templates take a while to load.
+    from search.traces.plots import breakdown_chart, timeline_chart
+    from search.views.html import write_chart
 
-        if plot is not None:
-            save(breakdown_figure(split, found.name), plot)
-        if timeline is not None:
-            save(timeline_figure(found.traces, found.name), timeline)
+    if plot is not None:
+        write_chart(breakdown_chart(split, found.name), found.name, plot)
+    if timeline is not None:
+        write_chart(timeline_chart(found.traces, found.name), found.name, timeline)
 
 
 @app.command(
     epilog=examples(
         "cclsearch trace collectives traces/",
-        "cclsearch trace collectives traces/ --plot bandwidth.png",
+        "cclsearch trace collectives traces/ --plot bandwidth.svg",
     )
 )
 @takes_options
@@ -151,10 +157,10 @@ def collectives(
         print_caveats(*_unmatched_words(matches), *_partial_words(instances))
         print_caveats(*trace_caveats(traces))
     if plot is not None:
-        # Imported here: matplotlib takes a second to load.
-        from search.traces.plots import bandwidth_figure, save
+        from search.traces.plots import bandwidth_chart
+        from search.views.html import write_chart
 
-        save(bandwidth_figure(instances, found.name), plot)
+        write_chart(bandwidth_chart(instances, found.name), found.name, plot)
 
 
 @app.command("stragglers", epilog=examples("cclsearch trace stragglers traces/"))

@@ -13,11 +13,9 @@ from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
 
-from matplotlib.figure import Figure
-
 from evaluator.timing.bench_csv import ABSENT, BUS_BANDWIDTH
 from records.errors import StoreError, StudyError
-from search.collective_bench.plots import history_figures, pair_figures
+from search.collective_bench.plots import history_charts, pair_charts
 from search.collective_bench.results import (
     DevicePoint,
     LabelledFolder,
@@ -37,7 +35,7 @@ from search.collective_bench.verdicts import (
     Standing,
     judge_pair,
 )
-from search.traces.plots import save
+from search.views.svg import standalone
 from search.views.terminal import TerminalColumn, number_column, table_lines
 
 SIZE: Final = "SendMsgSize(B)"
@@ -421,11 +419,9 @@ def write_tree(found: Analysis) -> None:
             _write(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
         if found.options.summary_only:
             return
-        for name, figure in _figures(found):
+        for name, drawn in _charts(found):
             found.options.doing(f"drawing {name}")
-            path = root / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            save(figure, path)
+            _write(root / name, standalone(drawn))
         facts = json.dumps(analysis_facts(found), indent=1, allow_nan=False)
         _write(root / VERDICT, f"{facts}\n")
     except OSError as error:
@@ -435,7 +431,7 @@ def write_tree(found: Analysis) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8", newline="")
 
 
@@ -481,19 +477,19 @@ def _standing_lines(
         yield from text_lines(table)
 
 
-def _figures(found: Analysis) -> Iterator[tuple[str, Figure]]:
-    """Every plot with its place in the tree."""
+def _charts(found: Analysis) -> Iterator[tuple[str, str]]:
+    """Every chart with its place in the tree."""
     by_name: dict[tuple[str, str], list[DevicePoint]] = {}
     for point in found.points():
         by_name.setdefault((point.collective, point.operation), []).append(point)
     for key, points in by_name.items():
         folder, name = f"plots/{key[0]}", found.names[key]
         for pair in found.pairs:
-            for kind, figure in pair_figures(found, pair, name, points):
-                yield f"{folder}/{name}_{pair.name}_{kind}.png", figure
+            for kind, drawn in pair_charts(found, pair, name, points):
+                yield f"{folder}/{name}_{pair.name}_{kind}.svg", drawn
         if len(found.results) >= LEAST_HISTORY:
-            for kind, figure in history_figures(found, name, points):
-                yield f"{folder}/history_{name}_{kind}.png", figure
+            for kind, drawn in history_charts(found, name, points):
+                yield f"{folder}/history_{name}_{kind}.svg", drawn
 
 
 def analyze(options: AnalysisOptions) -> Analysis:

@@ -1,35 +1,24 @@
-"""Plots of a benchmark analysis: each collective against the baseline, and over all labels."""
+"""Charts of a benchmark analysis: each collective against the baseline, and over all labels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
-
-from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, LogFormatter, NullLocator, StrMethodFormatter
 
 from evaluator.timing.bench_csv import ABSENT
 from search.collective_bench.results import DevicePoint, Figures, Results, size_words
 from search.collective_bench.verdicts import Analysis, Limits, PairVerdicts, Standing
-from search.traces.plots import add_legend, draw_plain
-from search.views.format import one_line
+from search.views.charts import SHADES, Panel, Point, Series, xy_chart
+from search.views.format import format_number, one_line
+from search.views.svg import ChartAxis, Shape
 
-OWN_COLOUR: Final = "#d1603d"
-BASELINE_COLOUR: Final = "#3d5a80"
-NEUTRAL_COLOUR: Final = "#8d99ae"
-PANEL_INCHES: Final = 3.6
-MOST_TICKS: Final = 14
 TITLE_CHARS: Final = 110
 LEAST_DRAWN: Final = 1e-12
 MOST_DRAWN: Final = 1e15
 """What is beyond is not a result, and more than an axis holds."""
-MOST_NAMED: Final = 12
-"""Sizes that the legend names; colours place the others between them."""
-MARKS: Final = {
-    Standing.REGRESSION: ("v", "#c1121f"),
-    Standing.IMPROVEMENT: ("^", "#2a9d4b"),
-    Standing.NEUTRAL: ("o", NEUTRAL_COLOUR),
+MARKS: Final[Mapping[Standing, tuple[str, Shape]]] = {
+    Standing.REGRESSION: ("failure", "down"),
+    Standing.IMPROVEMENT: ("best", "up"),
+    Standing.NEUTRAL: ("plain", "dot"),
 }
 
 
@@ -39,7 +28,8 @@ class Quantity:
 
     name: str
     words: str
-    axis: str
+    axis: ChartAxis
+    unit: str
     is_latency: bool
 
     def of(self, results: Results, points: Sequence[DevicePoint]) -> dict[DevicePoint, float]:
@@ -62,35 +52,42 @@ class Quantity:
 
 
 QUANTITIES: Final = (
-    Quantity("latency", "latency", "LatAvg, us", is_latency=True),
-    Quantity("busbw", "bus bandwidth", "BusBw, GB/s", is_latency=False),
+    Quantity(
+        "latency", "latency", ChartAxis(label="LatAvg, us", kind="log"), "us", is_latency=True
+    ),
+    Quantity(
+        "busbw",
+        "bus bandwidth",
+        ChartAxis(label="BusBw, GB/s", kind="zero"),
+        "GB/s",
+        is_latency=False,
+    ),
 )
 
 
-def pair_figures(
+def pair_charts(
     found: Analysis, pair: PairVerdicts, name: str, points: Sequence[DevicePoint]
-) -> Iterator[tuple[str, Figure]]:
-    """Each plot of one collective that has something to draw, with the end of its file's name."""
+) -> Iterator[tuple[str, str]]:
+    """Each chart of one collective that has something to draw, with the end of its file's name."""
     own, baseline = pair.own, pair.base
     for quantity in QUANTITIES:
         reached = [quantity.of(side, points) for side in (own, baseline)]
         if all(reached):
             either = [each for each in points if any(each in side for side in reached)]
             title = f"{name}: {quantity.words} of {own.label} and {baseline.label}"
-            yield quantity.name, _reached(own, baseline, pair, quantity, either, title)
+            yield quantity.name, _reached(pair, quantity, either, title)
     for quantity in QUANTITIES:
         changes = quantity.changes(pair, points)
         if changes:
             words = f"{quantity.words} of {own.label} against {baseline.label}"
-            figure = _relative(
-                pair, found.options.limits, quantity, changes, f"{name}: {words}, higher is better"
-            )
-            yield f"relative_{quantity.name}", figure
+            title = f"{name}: {words}, higher is better"
+            drawn = _relative(pair, found.options.limits, quantity, changes, title)
+            yield f"relative_{quantity.name}", drawn
 
 
-def history_figures(
+def history_charts(
     found: Analysis, name: str, points: Sequence[DevicePoint]
-) -> Iterator[tuple[str, Figure]]:
+) -> Iterator[tuple[str, str]]:
     """Latency and bus bandwidth of a collective over all labels, with the end of each name."""
     for quantity in QUANTITIES:
         by_label = [quantity.of(side, points) for side in found.results]
@@ -101,27 +98,20 @@ def history_figures(
 
 
 def _reached(
-    own: Results,
-    baseline: Results,
-    pair: PairVerdicts,
-    quantity: Quantity,
-    points: Sequence[DevicePoint],
-    title: str,
-) -> Figure:
+    pair: PairVerdicts, quantity: Quantity, points: Sequence[DevicePoint], title: str
+) -> str:
     """What both sides reach, with the range of their latencies, and marks where they differ."""
 
-    def draw(axes: Axes, here: Sequence[DevicePoint]) -> None:
-        for side, colour, line in ((baseline, BASELINE_COLOUR, "--"), (own, OWN_COLOUR, "-")):
-            _curve(axes, side, quantity, here, colour, line)
-        _mark(axes, pair, quantity.of(own, here), (Standing.REGRESSION, Standing.IMPROVEMENT))
-        if quantity.is_latency:
-            _log_axis(axes)
-        else:
-            axes.set_ylim(bottom=0)
-        axes.set_ylabel(quantity.axis)
-        _size_axis(axes, here)
+    def draw(here: Sequence[DevicePoint]) -> Panel:
+        differing = (Standing.REGRESSION, Standing.IMPROVEMENT)
+        series = [
+            *_curve(pair.base, quantity, here, "tone1"),
+            *_curve(pair.own, quantity, here, "tone0"),
+            *_marked(pair, quantity.of(pair.own, here), differing, quantity.unit),
+        ]
+        return Panel(series=series, x=_size_axis(here), y=quantity.axis)
 
-    return _panels(points, title, draw)
+    return _by_variant(points, title, draw)
 
 
 def _relative(
@@ -130,26 +120,25 @@ def _relative(
     quantity: Quantity,
     changes: Mapping[DevicePoint, float],
     title: str,
-) -> Figure:
+) -> str:
     """Change against the baseline; of latencies with intervals, and the thresholds are shaded."""
 
-    def draw(axes: Axes, here: Sequence[DevicePoint]) -> None:
+    def draw(here: Sequence[DevicePoint]) -> Panel:
         sizes = [each.size_bytes for each in here]
-        axes.plot(sizes, [changes[each] for each in here], "-", color=NEUTRAL_COLOUR, linewidth=1)
-        if quantity.is_latency:
-            for each in here:
-                verdict = pair.points[each]
-                low, high = verdict.latency_change_low, verdict.latency_change_high
-                if low is not None and high is not None:
-                    axes.vlines(each.size_bytes, low, high, color="#555555", linewidth=1.2)
-            span = (-limits.regression_percent, limits.improvement_percent)
-            axes.axhspan(*span, color=NEUTRAL_COLOUR, alpha=0.15, linewidth=0, label="thresholds")
-        _mark(axes, pair, {each: changes[each] for each in here}, tuple(MARKS))
-        axes.axhline(0, color="#555555", linewidth=0.8)
-        axes.set_ylabel(f"change of {quantity.words}, %")
-        _size_axis(axes, here)
+        ends = min(sizes), max(sizes)
+        thresholds = (-limits.regression_percent, limits.improvement_percent)
+        shaded = [Point(x=x, y=0.0, y_ends=thresholds) for x in ends] * quantity.is_latency
+        values = {each: changes[each] for each in here}
+        line = [Point(x=each.size_bytes, y=change) for each, change in values.items()]
+        series = [
+            Series(name="thresholds", kind="plain", points=shaded, shape=None, path="band"),
+            Series(name="", kind="plain", points=line, shape=None, path="line"),
+            *_marked(pair, values, tuple(MARKS), "%", has_arms=quantity.is_latency),
+        ]
+        label = f"change of {quantity.words}, %"
+        return Panel(series=series, x=_size_axis(here), y=ChartAxis(label=label, kind="linear"))
 
-    return _panels(list(changes), title, draw)
+    return _by_variant(list(changes), title, draw)
 
 
 def _history(
@@ -158,97 +147,76 @@ def _history(
     by_label: Sequence[Mapping[DevicePoint, float]],
     points: Sequence[DevicePoint],
     title: str,
-) -> Figure:
+) -> str:
     """A line for each size over the labels; a colour stands for one size in all panels."""
     sizes = sorted({each.size_bytes for each in points})
-    colours = colormaps["viridis"].resampled(max(len(sizes), 2))
-    every = -(-len(sizes) // MOST_NAMED)
+    ticks = tuple((float(n), each.label) for n, each in enumerate(labels))
 
-    def draw(axes: Axes, here: Sequence[DevicePoint]) -> None:
+    def draw(here: Sequence[DevicePoint]) -> Panel:
+        series = []
         for point in here:
+            words = size_words(point.size_bytes)
             reached = [(n, values[point]) for n, values in enumerate(by_label) if point in values]
-            number = sizes.index(point.size_bytes)
-            axes.plot(
-                *zip(*reached, strict=True),
-                marker="o",
-                markersize=4,
-                linewidth=1.2,
-                color=colours(number),
-                label=None if number % every else size_words(point.size_bytes),
-            )
-        axes.set_xticks(range(len(labels)), [_tick(each) for each in labels], fontsize=8)
-        axes.set_xlim(-0.3, len(labels) - 0.7)
-        _log_axis(axes)
-        axes.set_ylabel(quantity.axis)
+            marks = [
+                Point(
+                    x=n,
+                    y=value,
+                    name=words if n == reached[-1][0] else "",
+                    tip=f"{words}, {_versions(labels[n])}: {format_number(value)} {quantity.unit}",
+                )
+                for n, value in reached
+            ]
+            shade = SHADES * sizes.index(point.size_bytes) // len(sizes)
+            series.append(Series(name="", kind=f"shade{shade}", points=marks, path="line"))
+        y = ChartAxis(label=quantity.axis.label, kind="log")
+        return Panel(series=series, x=ChartAxis(label="", kind="linear", ticks=ticks), y=y)
 
-    return _panels(points, title, draw)
+    return _by_variant(points, title, draw)
 
 
-def _panels(
-    points: Sequence[DevicePoint],
-    title: str,
-    draw: Callable[[Axes, Sequence[DevicePoint]], None],
-) -> Figure:
-    """A panel for what differs in more than its size, below each other, and one legend for all."""
+def _by_variant(
+    points: Sequence[DevicePoint], title: str, draw: Callable[[Sequence[DevicePoint]], Panel]
+) -> str:
+    """A panel for what differs in more than its size."""
     variants = list(dict.fromkeys(point.variant for point in points))
-    figure = Figure(figsize=(8.5, 0.8 + PANEL_INCHES * len(variants)), layout="constrained")
-    figure.suptitle(one_line(title, TITLE_CHARS), fontsize=11, parse_math=False)
-    for axes, variant in zip(
-        figure.subplots(len(variants), squeeze=False)[:, 0], variants, strict=True
-    ):
+    panels = []
+    for number, variant in enumerate(variants):
+        panel = draw([each for each in points if each.variant == variant])
         words = one_line(variant.variant_words, TITLE_CHARS)
-        axes.set_title(words, fontsize=9, color="#555555", parse_math=False)
-        draw_plain(axes)
-        draw(axes, [each for each in points if each.variant == variant])
-    add_legend(figure, 6)
-    return figure
+        panels.append(replace(panel, heading=words if number else f"{title}; {words}"))
+    about = f"{len(points)} points in {len(variants)} panels"
+    return xy_chart(*panels, title=title, about=about)
 
 
-def _size_axis(axes: Axes, points: Sequence[DevicePoint]) -> None:
-    """Put message sizes on the x axis, by their logarithm where they have one."""
+def _size_axis(points: Sequence[DevicePoint]) -> ChartAxis:
+    """Message sizes, by their logarithm where they have one."""
     sizes = sorted({each.size_bytes for each in points})
-    if min(sizes) > 0:
-        axes.set_xscale("log", base=2)
-    shown = sizes[:: -(-len(sizes) // MOST_TICKS)]
-    axes.xaxis.set_major_locator(FixedLocator(shown))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.set_xticklabels([size_words(size) for size in shown], fontsize=8)
-    axes.set_xlabel("message size, bytes (powers of 1024)")
-
-
-def _log_axis(axes: Axes) -> None:
-    """Make the y axis logarithmic, with numbers as they are written."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.10g}"))
-    axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.0, 0.4)))
-    axes.tick_params(axis="y", which="both", labelsize=8)
+    return ChartAxis(
+        label="message size, bytes (powers of 1024)",
+        kind="log" if sizes[0] > 0 else "linear",
+        ticks=tuple((float(size), size_words(size)) for size in sizes),
+    )
 
 
 def _curve(
-    axes: Axes,
-    side: Results,
-    quantity: Quantity,
-    points: Sequence[DevicePoint],
-    colour: str,
-    line: str,
-) -> None:
+    side: Results, quantity: Quantity, points: Sequence[DevicePoint], kind: str
+) -> Iterator[Series]:
     at = quantity.of(side, points)
-    sizes = [each.size_bytes for each in at]
-    axes.plot(
-        sizes, list(at.values()), line, marker=".", markersize=5, color=colour, label=side.label
-    )
-    if not quantity.is_latency:
-        return
-    spread = [_range(side.figures[each]) for each in at]
-    if any(low < high for low, high in spread):
-        lows, highs = zip(*spread, strict=True)
-        label = f"{side.label}, least to most"
-        if len(sizes) > 1:
-            axes.fill_between(
-                sizes, lows, highs, color=colour, alpha=0.15, linewidth=0, label=label
-            )
-        else:
-            axes.vlines(sizes, lows, highs, color=colour, alpha=0.3, linewidth=4, label=label)
+    reached = [
+        Point(
+            x=each.size_bytes,
+            y=value,
+            y_ends=_range(side.figures[each]) if quantity.is_latency else None,
+            tip=f"{side.label}, {size_words(each.size_bytes)}: "
+            f"{format_number(value)} {quantity.unit}",
+        )
+        for each, value in at.items()
+    ]
+    if quantity.is_latency and len(reached) > 1:
+        name = f"{side.label}, least to most"
+        yield Series(name=name, kind=kind, points=reached, shape=None, path="band")
+        reached = [replace(each, y_ends=None) for each in reached]
+    yield Series(name=side.label, kind=kind, points=reached, path="line")
 
 
 def _range(figures: Figures) -> tuple[float, float]:
@@ -261,28 +229,37 @@ def _drawable(value: float | None) -> float | None:
     return value if value is not None and LEAST_DRAWN < value < MOST_DRAWN else None
 
 
-def _mark(
-    axes: Axes,
+def _marked(
     pair: PairVerdicts,
     values: Mapping[DevicePoint, float],
     standings: Sequence[Standing],
-) -> None:
+    unit: str,
+    *,
+    has_arms: bool = False,
+) -> Iterator[Series]:
     for standing in standings:
-        at = {
-            each.size_bytes: value
-            for each, value in values.items()
-            if each in pair.points and pair.points[each].standing is standing
-        }
-        if at:
-            marker, colour = MARKS[standing]
-            sizes, heights = list(at), list(at.values())
-            axes.scatter(
-                sizes, heights, marker=marker, s=42, color=colour, zorder=3, label=standing
+        kind, shape = MARKS[standing]
+        points = []
+        for each, value in values.items():
+            verdict = pair.points.get(each)
+            if verdict is None or verdict.standing is not standing:
+                continue
+            low, high = verdict.latency_change_low, verdict.latency_change_high
+            points.append(
+                Point(
+                    x=each.size_bytes,
+                    y=value,
+                    y_ends=(low, high)
+                    if has_arms and low is not None and high is not None
+                    else None,
+                    tip=f"{standing}, {size_words(each.size_bytes)}: {format_number(value)} {unit}",
+                )
             )
+        yield Series(name=standing, kind=kind, shape=shape, points=points, is_main=True)
 
 
-def _tick(results: Results) -> str:
+def _versions(results: Results) -> str:
     """A label with the versions behind it."""
-    versions = [results.text(column) for column in ("CommBackend", "CommBackendVersion")]
-    backend = " ".join(version for version in versions if version != ABSENT)
-    return f"{results.label}\ntorch {results.text('TorchVersion')}\n{backend}"
+    columns = ("CommBackend", "CommBackendVersion")
+    backend = " ".join(text for name in columns if (text := results.text(name)) != ABSENT)
+    return f"{results.label}, torch {results.text('TorchVersion')} {backend}".rstrip()

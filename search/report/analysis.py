@@ -13,7 +13,7 @@ from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.explored import TIP_CHARS
 from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
-from search.views.charts import Bar, bar_chart
+from search.views.charts import Row, rows_chart, stacked
 from search.views.document import (
     Block,
     Chart,
@@ -43,7 +43,7 @@ from search.views.format import (
     support_words,
 )
 from search.views.study import use_words
-from search.views.svg import LegendEntry
+from search.views.svg import ChartAxis, LegendEntry
 
 POOR = 0.25
 """Share of the explained variation below which no chart of the model is shown."""
@@ -96,19 +96,24 @@ def _dead(data: ReportData) -> list[Block]:
 
 
 def _bars(effects: Sequence[KnobEffect]) -> Chart:
-    bars = [
-        Bar(
+    rows = [
+        Row(
             name=effect.name,
-            parts=(100 * (effect.ratio - 1),),
+            stretches=stacked([100 * (effect.ratio - 1)], ["part0"]),
             words=_worse(effect),
             tip=f"{effect.name}: {effect.best} is best, {effect.worst} {_worse(effect)} worse",
         )
         for effect in effects
     ]
     label = "how much worse the worst choice is than the best, in %"
-    key = LegendEntry(name="", kind="part0", shape="box")
     return Chart(
-        drawn=bar_chart(bars, [key], title="Parameter importance", label=label),
+        drawn=rows_chart(
+            rows,
+            ChartAxis(label=label, kind="zero"),
+            (),
+            title="Parameter importance",
+            about=f"{len(rows)} bars: {label}",
+        ),
         about="How much worse the worst choice of a knob is",
     )
 
@@ -137,11 +142,12 @@ def _worse(effect: KnobEffect) -> str:
 
 MOST_BARS = 40
 KEYS = (
-    LegendEntry(name="compute", kind="part0", shape="box"),
-    LegendEntry(name="exposed communication", kind="part1", shape="box"),
-    LegendEntry(name="other", kind="part2", shape="box"),
-    LegendEntry(name="idle", kind="part3", shape="box"),
+    LegendEntry(name="compute", kind="part0"),
+    LegendEntry(name="exposed communication", kind="part1"),
+    LegendEntry(name="other", kind="part2"),
+    LegendEntry(name="idle", kind="part3"),
 )
+HIDDEN = LegendEntry(name="hidden communication", kind="part0", shape="hatched box")
 HEADINGS = ("trial", *(f"{key.name}, ms" for key in KEYS), "hidden communication, ms")
 
 
@@ -158,7 +164,7 @@ def time_section(data: ReportData) -> Section | None:
     left_out = len(split) - len(shown)
     more = f" The best {len(shown)} of {len(split)} trials are shown." if left_out else ""
     best = None if data.best is None else data.best.ordinal
-    chart = time_chart(shown, best)
+    chart = time_chart(shown, best, "#trial-")
     return Section(
         name="time",
         heading="Step time breakdown",
@@ -209,28 +215,34 @@ def _parts_ms(parts: Breakdown) -> tuple[float, ...]:
     return tuple(max(0.0, each) * 1e3 for each in seconds)
 
 
-def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None) -> str:
-    """A bar for each trial, made of the parts of its profiled step; `best` is marked."""
-    return bar_chart(
-        [_bar(trial, parts, best=trial.ordinal == best) for trial, parts in split],
-        KEYS,
+def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None, links: str) -> str:
+    """A bar for each trial, made of the parts of its profiled step; `best` is marked.
+
+    Bars lead to `links` followed by their trial.
+    """
+    return rows_chart(
+        [
+            _time_row(trial, parts, f"{links}{trial.ordinal}", is_best=trial.ordinal == best)
+            for trial, parts in split
+        ],
+        ChartAxis(label="ms per profiled step", kind="zero"),
+        (*KEYS, HIDDEN),
         title="Where the step of each trial went",
-        label="ms per profiled step",
-        hatched="hidden communication",
+        about=f"{len(split)} bars: ms per profiled step",
     )
 
 
-def _bar(trial: Trial, parts: Breakdown, *, best: bool) -> Bar:
+def _time_row(trial: Trial, parts: Breakdown, link: str, *, is_best: bool) -> Row:
     *own, hidden = _parts_ms(parts)
-    return Bar(
-        name=f"trial {trial.ordinal}{', best' if best else ''}",
-        parts=tuple(own),
+    return Row(
+        name=f"trial {trial.ordinal}{', best' if is_best else ''}",
+        stretches=stacked(own, [key.kind for key in KEYS], min(hidden, own[0])),
         words=f"{format_number(sum(own))} ms",
         tip=one_line(
             f"trial {trial.ordinal}: {trial.config}; {format_breakdown(parts)}", TIP_CHARS
         ),
-        within=min(hidden, own[0]),
-        is_best=best,
+        link=link,
+        is_best=is_best,
     )
 
 

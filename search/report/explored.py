@@ -6,6 +6,7 @@ trials costs no more than what is drawn.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import starmap
 
 from evaluator.metrics.registry import ALIASES
 from evaluator.objective import Scoring, metrics_read, scoring_of
@@ -15,23 +16,23 @@ from records.store.queries import TrialOutline, TrialScore
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study, Value, choices_of
-from records.trial import Config, MetricValue, Repeat, Score, Trial
-from search.loop.leader import FrontMember, counted, front_over, unbeaten
+from records.trial import Config, History, MetricValue, Repeat, Score, Trial
+from search.loop.leader import FrontMember, counted, front_over, own_values, unbeaten
 from search.loop.study_result import best_result, final_result, leader_of, repeated_values
 from search.views.charts import (
-    BestInterval,
     Ended,
-    FrontMark,
-    HistoryPoint,
-    Interval,
+    Ends,
+    Panel,
+    Point,
+    Series,
     TriedConfig,
     TriedKnob,
-    front_chart,
-    history_chart,
     parallel_chart,
+    xy_chart,
 )
 from search.views.document import thin
 from search.views.format import format_number, line_words, one_line
+from search.views.svg import ChartAxis
 
 MOST_REPEATS = 5000
 """The repeats of a study are read only up to this number: each is read in full."""
@@ -40,6 +41,7 @@ MOST_AXES = 11
 MOST_LINES = 300
 TIP_CHARS = 300
 LABEL_CHARS = 60
+DRAWN_OBJECTIVES = 2
 OTHER_AXES = ("peak_memory", "rank_count")
 """What a single objective is drawn against, where trials have it."""
 NAME_CHARS = 80
@@ -53,6 +55,31 @@ class Axis:
     name: str
     unit: str
     lower_is_better: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryPoint:
+    """A trial: its value, null where it failed; `words` describe it in one line."""
+
+    ordinal: int
+    value: float | None
+    ended: Ended
+    started_at: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A value with its interval, which is null for a single launch."""
+
+    centre: float
+    low: float | None
+    high: float | None
+
+    @property
+    def ends(self) -> Ends | None:
+        """The interval, as charts take it."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +202,39 @@ def study_front(row: StudyRow, records: Store, against: str | None = None) -> St
     )
 
 
+def history_front(scoring: Scoring, history: History, members: Sequence[FrontMember]) -> StudyFront:
+    """Return the measured trials of a history by two objectives; `members` are on the front.
+
+    Raises StudyError where there are not two objectives, or nothing was measured.
+    """
+    if len(scoring.objectives) != DRAWN_OBJECTIVES:
+        raise StudyError(
+            f"a front is drawn over two objectives, and there are {len(scoring.objectives)}; "
+            "give two with --objective A --objective B"
+        )
+    if not members:
+        raise StudyError("no trial is on the front; nothing to draw")
+    front = {member.ordinal: _reached(member) for member in members}
+    points = tuple(
+        FrontPoint(
+            ordinal=trial.ordinal,
+            values=front.get(trial.ordinal) or _once(values),
+            on_front=trial.ordinal in front,
+            is_limited=bool(trial.score and trial.score.broken),
+            words=one_line(f"trial {trial.ordinal}: {trial.config}", TIP_CHARS),
+        )
+        for trial in history.measured
+        if (values := own_values(trial, scoring)) is not None
+    )
+    return StudyFront(
+        axes=tuple(map(axis_of, scoring.objectives)),
+        points=points,
+        is_multi_objective=True,
+        shown=len(points),
+        total=len(points),
+    )
+
+
 def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
     """Return configurations as lines: all, or the best and some of the others."""
     total, leader = records.counts(row.id).trials, leader_of(row, records)
@@ -250,51 +310,97 @@ def outlines_of(
     )
 
 
-def draw_history(found: StudyHistory, most: int = MOST_POINTS) -> str:
-    """Draw every trial in order, or the best so far and `most` others; empty without a value."""
+def draw_history(found: StudyHistory, most: int = MOST_POINTS, links: str = "") -> str:
+    """Draw every trial in order, or the best so far and `most` others; empty without a value.
+
+    Marks lead to `links` followed by their trial, unless it is empty.
+    """
     if not any(point.value is not None for point in found.points):
         return ""
-    led = {each.ordinal for each in found.best_so_far}
-    again, best = found.best_again, None
-    if again is not None and found.best is not None:
-        best = BestInterval(
-            ordinal=found.best,
-            centre=again.centre,
-            low=again.low,
-            high=again.high,
-            tip=f"trial {found.best} over all its launches: {interval_words(again)}",
-        )
-    return history_chart(
-        thin(found.points, lambda each: each.ordinal in led, most),
-        best,
-        label=axis_label(found.axis),
-        lower_is_better=found.axis.lower_is_better,
+    led = [Point(x=each.ordinal, y=each.value) for each in found.best_so_far]
+    leading = {each.ordinal for each in found.best_so_far}
+    shown = thin(found.points, lambda each: each.ordinal in leading, most)
+    by_end: dict[Ended, list[Point]] = {"measured": [], "breaks a limit": [], "failed": []}
+    for each in shown:
+        link = links and f"{links}{each.ordinal}"
+        point = Point(x=each.ordinal, y=each.value, tip=each.words, link=link)
+        by_end[each.ended].append(point)
+    label, end = axis_label(found.axis), shown[-1].ordinal + 0.5
+    best = Series(name="best so far", kind="best", points=led, shape=None, path="step", until=end)
+    series = [best, *starmap(_by_end, by_end.items()), *_repeated_best(found, links)]
+    return xy_chart(
+        Panel(series=series, x=ChartAxis(label="trial", kind="whole"), y=ChartAxis(label=label)),
+        title=f"{label} of every trial",
+        about=f"{len(shown)} trials in order, {len(by_end['failed'])} without a value",
     )
 
 
-def draw_fronts(front: StudyFront) -> Iterator[tuple[str, str]]:
-    """Yield charts of the main axis against each other one, each with its description."""
+def _by_end(ended: Ended, points: Sequence[Point]) -> Series:
+    """The trials that ended so."""
+    match ended:
+        case "measured":
+            return Series(name=ended, kind="measured", points=points)
+        case "breaks a limit":
+            return Series(name=ended, kind="limited", points=points, shape="cross")
+        case "failed":
+            return Series(name=ended, kind="failure", points=points, shape="tick")
+
+
+def _repeated_best(found: StudyHistory, links: str) -> Iterator[Series]:
+    again, best = found.best_again, found.best
+    if again is None or best is None:
+        return
+    tip = f"trial {best} over all its launches: {interval_words(again)}"
+    link = links and f"{links}{best}"
+    points = [Point(x=best, y=again.centre, y_ends=again.ends, tip=tip, link=link)]
+    yield Series(name="best, repeated", kind="best", points=points, shape="large dot", is_main=True)
+
+
+def draw_fronts(front: StudyFront, links: str = "") -> Iterator[tuple[str, str]]:
+    """Yield charts of the main axis against each other one, each with its description.
+
+    Marks lead to `links` followed by their trial, unless it is empty.
+    """
     if len(front.axes) < 2 or not front.points:
         return
-    main, *others = map(shown_axis, front.axes)
-    for place, other in enumerate(others, start=1):
-        pairs = [_pair(point, front, place) for point in front.points]
+    for place in range(1, len(front.axes)):
         # What a trial costs is the x-axis, as readers expect; several objectives keep their order.
-        across, upwards = (main, other) if front.is_multi_objective else (other, main)
-        chart = front_chart(
-            pairs,
-            x_label=_directed_label(across),
-            y_label=_directed_label(upwards),
-            line=len(others) == 1,
-        )
-        yield f"{axis_label(upwards)} against {axis_label(across)}", chart
+        order = (0, place) if front.is_multi_objective else (place, 0)
+        x, y = (shown_axis(front.axes[n]) for n in order)
+        yield f"{axis_label(y)} against {axis_label(x)}", _draw_front(front, order, links)
 
 
-def draw_knobs(found: StudyKnobs) -> str | None:
+def _draw_front(front: StudyFront, order: tuple[int, int], links: str) -> str:
+    """Draw all trials, those on the front named; between two of it only the worse is known."""
+    points = [(each, _front_point(each, front, order, links)) for each in front.points]
+    members = sorted((point for of, point in points if of.on_front), key=lambda each: each.x)
+    others = [(of.is_limited, point) for of, point in points if not of.on_front]
+    x, y = (_directed_label(shown_axis(front.axes[n])) for n in order)
+    series = [
+        _by_end("measured", [point for is_limited, point in others if not is_limited]),
+        _by_end("breaks a limit", [point for is_limited, point in others if is_limited]),
+        Series(
+            name="no other beats it",
+            kind="best",
+            points=members,
+            shape="large dot",
+            path="step" if len(front.axes) == DRAWN_OBJECTIVES else "",
+            is_main=True,
+        ),
+    ]
+    return xy_chart(
+        Panel(series=series, x=ChartAxis(label=x), y=ChartAxis(label=y)),
+        title=f"{y} against {x}",
+        about=f"{len(points)} trials, {len(members)} of which no other beats in both",
+        height=340.0,
+    )
+
+
+def draw_knobs(found: StudyKnobs, links: str = "") -> str | None:
     """Draw configurations as lines; None where nothing was varied."""
     if len(found.knobs) < 2 or len(found.lines) < 2:
         return None
-    return parallel_chart(found.knobs, found.lines, found.best, axis_label(found.axis))
+    return parallel_chart(found.knobs, found.lines, found.best, axis_label(found.axis), links)
 
 
 def axis_of(scoring: Scoring) -> Axis:
@@ -334,16 +440,17 @@ def _directed_label(axis: Axis) -> str:
     return f"{axis_label(axis)}, {'lower' if axis.lower_is_better else 'higher'} is better"
 
 
-def _pair(point: FrontPoint, front: StudyFront, place: int) -> FrontMark:
-    main, other = (shown_value(point.values[n], front.axes[n]) for n in (0, place))
-    return FrontMark(
-        name=str(point.ordinal),
-        x=main if front.is_multi_objective else other,
-        y=other if front.is_multi_objective else main,
-        on_front=point.on_front,
-        is_limited=point.is_limited,
-        tip=point.words,
-        trial=point.ordinal,
+def _front_point(of: FrontPoint, front: StudyFront, order: tuple[int, int], links: str) -> Point:
+    x, y = (shown_value(of.values[n], front.axes[n]) for n in order)
+    return Point(
+        x=x.centre,
+        y=y.centre,
+        x_ends=x.ends,
+        y_ends=y.ends,
+        name=str(of.ordinal) if of.on_front else "",
+        tip=of.words,
+        link=links and f"{links}{of.ordinal}",
+        trial=of.ordinal,
     )
 
 

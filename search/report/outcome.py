@@ -124,7 +124,7 @@ def _metrics(data: ReportData, seed: Trial | None, best: Trial) -> Table:
 def history_section(data: ReportData) -> Section | None:
     """Every trial in order; None where nothing was measured."""
     found = data.explored
-    drawn = draw_history(found)
+    drawn = draw_history(found, links="#trial-")
     if not drawn:
         return None
     better = "lower" if found.axis.lower_is_better else "higher"
@@ -144,7 +144,7 @@ def front_section(data: ReportData) -> Section | None:
     front = [point for point in found.points if point.on_front]
     if not front:
         return None
-    charts = (Chart(drawn=drawn, about=about) for about, drawn in draw_fronts(found))
+    charts = (Chart(drawn=drawn, about=about) for about, drawn in draw_fronts(found, "#trial-"))
     if found.is_multi_objective:
         heading = "Pareto front"
         lead = (

@@ -216,7 +216,7 @@ def _knob(knob: Knob) -> TableRow:
 def knobs_section(data: ReportData) -> Section | None:
     """Every configuration as a line; None where nothing was varied."""
     found = data.knobs
-    drawn = draw_knobs(found)
+    drawn = draw_knobs(found, "#trial-")
     if drawn is None:
         return None
     return Section(

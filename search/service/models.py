@@ -8,9 +8,8 @@ from evaluator.timing.decision import Spread
 from records.study import Value
 from records.trial import Config, Failed, Measured, Trial
 from records.trial import MetricValue as StoredMetric
-from search.report.explored import StudyHistory
+from search.report.explored import Interval, StudyHistory
 from search.service.data import knob_values
-from search.views.charts import Interval
 from search.views.format import caveats
 from search.views.machine import Disturbed, disturbed_words
 

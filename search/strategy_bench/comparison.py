@@ -6,16 +6,14 @@ is a miss: it counts with all its trials, and ranks behind every hit.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import cycle
+from dataclasses import dataclass, replace
+from itertools import chain, cycle
 from pathlib import Path
 from statistics import fmean
 from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -28,7 +26,8 @@ from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Asking, Done, Run, Start, Terms, run_all
-from search.traces.plots import add_legend, draw_plain, save
+from search.views.charts import TONES, Panel, Point, Series, xy_chart
+from search.views.svg import ChartAxis, standalone
 
 MARKS: Final = (5, 10, 15, 30)
 """Trials after which success rates are reported."""
@@ -322,64 +321,72 @@ def _legend(trial_count: int) -> str:
     )
 
 
-COLOURS: Final = (
-    *("#d1603d", "#3d5a80", "#5b8e7d", "#8a6fb0", "#c9a227", "#7d7d7d"),
-    *("#2f9fc1", "#a33b5e"),
-)
 LEAST_PERCENT: Final = 0.1
 """What the logarithmic axis shows of no regret at all."""
 
 
-def draw(reports: Sequence[Report], path: Path, *, reach: float) -> None:
-    """Draw all reports into a PNG: left the regret, right the success rates."""
-    rows = len(reports)
-    figure = Figure(figsize=(11, 0.8 + 3.0 * rows), layout="constrained")
-    axes = figure.subplots(rows, 2, squeeze=False, width_ratios=(2, 1))
+def draw(reports: Sequence[Report], *, reach: float) -> str:
+    """Draw all reports: of each landscape the regret by trials, and the success rates."""
     names = dict.fromkeys(each.strategy for report in reports for each in report.summaries)
-    colours = dict(zip(names, cycle(COLOURS), strict=False))
-    for one, (left, right) in zip(reports, axes, strict=True):
-        _draw_regret(left, one, colours, reach)
-        _draw_success(right, one, colours)
-    add_legend(figure, 8)
-    save(figure, path)
+    kinds = dict(zip(names, cycle(f"tone{number}" for number in range(TONES)), strict=False))
+    panels = chain.from_iterable(
+        (_regret(report, kinds, reach), _success(report, kinds)) for report in reports
+    )
+    return xy_chart(
+        *panels,
+        title="Search efficiency",
+        about=f"{len(names)} strategies on {len(reports)} landscapes",
+    )
 
 
-def _draw_regret(axes: Axes, report: Report, colours: dict[str, str], reach: float) -> None:
-    for summary in report.summaries:
-        curve, colour = summary.regret, colours[summary.strategy]
-        mean, low, high = (
-            np.maximum(100 * np.array(line, dtype=np.float64), LEAST_PERCENT)  # None is NaN: a gap
-            for line in (curve.mean, curve.low, curve.high)
+def _regret(report: Report, kinds: Mapping[str, str], reach: float) -> Panel:
+    lines: list[Series] = []
+    for name, points in ((each.strategy, _percents(each.regret)) for each in report.summaries):
+        kind, line = kinds[name], [replace(point, y_ends=None) for point in points]
+        lines.insert(0, Series(name="", kind=kind, points=points, shape=None, path="band"))
+        lines.append(
+            Series(name=name, kind=kind, points=line, shape=None, path="line", tip=f"{name}, mean")
         )
-        trials = np.arange(1, mean.size + 1)
-        axes.plot(trials, mean, color=colour, linewidth=1.6, label=summary.strategy)
-        axes.fill_between(trials, low, high, color=colour, alpha=0.12)
-    axes.axhline(100 * reach, color="#999999", linewidth=0.8, linestyle=":")
-    axes.set_yscale("log")
-    axes.set_ylabel("% above the best")
-    axes.set_xlabel("trial")
-    title = f"{report.landscape}: {report.size} configurations, {report.target_count} targets"
-    axes.set_title(title, fontsize=9, parse_math=False)
-    draw_plain(axes)
+    ends = [Point(x=x, y=100 * reach) for x in (1, max(len(each.points) for each in lines))]
+    lines.append(Series(name="within reach", kind="plain", points=ends, shape=None, path="line"))
+    return Panel(
+        series=lines,
+        x=ChartAxis(label="trial", kind="linear"),
+        y=ChartAxis(label="% above the best, with quartiles", kind="log"),
+        heading=f"{report.landscape}: {report.size} configurations, {report.target_count} targets",
+    )
 
 
-def _draw_success(axes: Axes, report: Report, colours: dict[str, str]) -> None:
-    count = len(report.summaries)
-    for n, summary in enumerate(report.summaries):
-        places = np.arange(len(MARKS)) + (n - (count - 1) / 2) * 0.8 / count
-        rates = [100 * summary.success[mark] for mark in MARKS]
-        axes.bar(places, rates, 0.8 / count, color=colours[summary.strategy])
-    axes.set_xticks(range(len(MARKS)), [str(mark) for mark in MARKS])
-    axes.set_ylim(0, 103)
-    axes.set_xlabel("trials")
-    axes.set_ylabel("% of searches within reach")
-    draw_plain(axes)
+def _percents(curve: Curve) -> list[Point]:
+    """Mean and quartiles after each trial from which on all searches had measured anything."""
+    points = []
+    for trial, shares in enumerate(zip(curve.mean, curve.low, curve.high, strict=True), start=1):
+        known = [max(100 * share, LEAST_PERCENT) for share in shares if share is not None]
+        if len(known) == len(shares):
+            points.append(Point(x=trial, y=known[0], y_ends=(known[1], known[2])))
+    return points
+
+
+def _success(report: Report, kinds: Mapping[str, str]) -> Panel:
+    series = []
+    for summary in report.summaries:
+        points = [
+            Point(x=mark, y=100 * share, tip=f"{summary.strategy}: {100 * share:.0f} % in {mark}")
+            for mark, share in summary.success.items()
+        ]
+        name = summary.strategy
+        series.append(Series(name=name, kind=kinds[name], points=points, path="line"))
+    return Panel(
+        series=series,
+        x=ChartAxis(label="trials", ticks=tuple((mark, str(mark)) for mark in MARKS)),
+        y=ChartAxis(label="% of searches within reach", kind="zero"),
+    )
 
 
 RIVALS: Final = ("tpe", "coordinate")
 """What the other strategies are paired with, seed by seed."""
 JSON_FILE: Final = "search_benchmark.json"
-PICTURE_FILE: Final = "search_benchmark.png"
+PICTURE_FILE: Final = "search_benchmark.svg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -447,7 +454,8 @@ def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         document.write_text(to_json(comparison, indent=1) + "\n", encoding="utf-8")
-        draw(comparison.reports, picture, reach=comparison.reach)
+        drawn = draw(comparison.reports, reach=comparison.reach)
+        picture.write_text(standalone(drawn), encoding="utf-8")
     except OSError as error:
         raise CclsearchError(f"{folder}: cannot be written: {error}") from error
     return document, picture

@@ -1,8 +1,9 @@
 """Traces as pandas tables and plots: what `cclsearch.trace` returns."""
 
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pandas as pd
 
@@ -11,11 +12,10 @@ from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
 from search.traces import tables
 from search.traces.open import OpenTraces, open_traces
+from search.traces.plots import bandwidth_chart, breakdown_chart, timeline_chart
 from search.traces.tables import COLUMNS, Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+from search.views.html import write_chart
+from search.views.svg import standalone
 
 REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value")
 WHOLE_NUMBERS: Final = (
@@ -33,8 +33,19 @@ def trace(name: Path | str, store: Path | str | None = None, *, use_cache: bool 
     return Trace(open_traces(str(name), root, use_cache=use_cache))
 
 
+@dataclass(frozen=True, slots=True)
+class TraceChart:
+    """A chart of traces, which notebooks show."""
+
+    drawn: str
+    """As SVG within a page."""
+
+    def _repr_svg_(self) -> str:
+        return standalone(self.drawn)
+
+
 class Trace:
-    """The traces of one job; each method gives a new table, or a figure.
+    """The traces of one job; each method gives a new table, or a chart.
 
     Times are seconds, sizes bytes, bandwidths bytes per second, shares 0 to 1; what a trace does
     not hold is missing. The columns are explained in docs/metrics.md.
@@ -117,23 +128,22 @@ class Trace:
         ]
         return _frame("metrics", rows)
 
-    def plot_breakdown(self, path: Path | str | None = None) -> "Figure":
-        """Draw where the steps of each rank went, into a PNG file if one is given."""
-        from search.traces.plots import breakdown_figure, save
+    def plot_breakdown(self, path: Path | str | None = None) -> TraceChart:
+        """Draw where the steps of each rank went, also into an SVG or HTML file if one is given."""
+        return self._written(breakdown_chart(self._found.evidence.split, self._found.name), path)
 
-        return save(breakdown_figure(self._found.evidence.split, self._found.name), path)
+    def plot_timeline(self, path: Path | str | None = None) -> TraceChart:
+        """Draw what overlaps in one step of each rank, also into a file if one is given."""
+        return self._written(timeline_chart(self._traces, self._found.name), path)
 
-    def plot_timeline(self, path: Path | str | None = None) -> "Figure":
-        """Draw what overlaps in one step of each rank, into a PNG file if one is given."""
-        from search.traces.plots import save, timeline_figure
+    def plot_bandwidth(self, path: Path | str | None = None) -> TraceChart:
+        """Draw bus bandwidth against size for each collective, also into a file if one is given."""
+        return self._written(bandwidth_chart(self._collective_rows, self._found.name), path)
 
-        return save(timeline_figure(self._traces, self._found.name), path)
-
-    def plot_bandwidth(self, path: Path | str | None = None) -> "Figure":
-        """Draw bus bandwidth against size for each collective, into a PNG file if one is given."""
-        from search.traces.plots import bandwidth_figure, save
-
-        return save(bandwidth_figure(self._collective_rows, self._found.name), path)
+    def _written(self, drawn: str, path: Path | str | None) -> TraceChart:
+        if path is not None:
+            write_chart(drawn, self._found.name, Path(path))
+        return TraceChart(drawn)
 
     @property
     def _traces(self) -> TraceSet:

@@ -1,18 +1,15 @@
 """Write the metrics, tables and plots of traces to one self-contained HTML file."""
 
 import math
-from base64 import b64encode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from records.errors import StoreError, StudyError
-from search.traces.frames import Trace
+from search.traces.frames import Trace, TraceChart
 from search.traces.open import OpenTraces
-from search.traces.plots import png
 from search.views.document import (
     Block,
     Cell,
@@ -96,10 +93,9 @@ def _cell(value: object, is_number: bool) -> Cell:
     return Cell(text=text, is_number=is_number)
 
 
-def _plot(draw: Callable[[], Figure]) -> Block:
-    """The figure as a picture within the page, or why there is none."""
+def _plot(draw: Callable[[], TraceChart]) -> Block:
+    """The chart, or why there is none."""
     try:
-        picture = b64encode(png(draw())).decode("ascii")
+        return Chart(drawn=draw().drawn, about="")
     except StudyError as error:
         return Paragraph(text=str(error))
-    return Chart(drawn=f'<img alt="" src="data:image/png;base64,{picture}">', about="")

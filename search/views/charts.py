@@ -1,128 +1,149 @@
-"""Charts as SVG: history, Pareto front, parallel coordinates, bars, curves, strips, sparkline."""
+"""Charts as SVG: points and lines over two axes, rows of bars, parallel coordinates, sparkline."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress, pairwise
-from statistics import median
+from itertools import chain, pairwise
 from typing import Final, Literal, TypeAlias
 
 from records.study import Value
 from search.views import svg
-from search.views.svg import (
-    BOTTOM,
-    LEFT,
-    RIGHT,
-    TOP,
-    WIDTH,
-    LegendEntry,
-    Scale,
-    across,
-    legend,
-    scale_of,
-    upwards,
-)
+from search.views.svg import BOTTOM, LEFT, RIGHT, WIDTH, ChartAxis, LegendEntry, Scale, Shape
 
-HISTORY_HEIGHT: Final = 330.0
-HISTORY_LEGEND: Final = (
-    LegendEntry(name="measured", kind="dot"),
-    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
-    LegendEntry(name="failed", kind="failure", shape="tick"),
-    LegendEntry(name="best so far", kind="lead", shape="line"),
-    LegendEntry(name="best, repeated", kind="best"),
-)
-
+MOST_STOPS: Final = 60
+"""Marks of a chart at which keys stop; in a larger one they stop at those of main series only."""
+NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
+TONES: Final = 8
+"""Classes `tone0` to `tone7`, each with a different colour, and dashes where it is a line."""
+Ends: TypeAlias = tuple[float, float]
 Ended: TypeAlias = Literal["measured", "breaks a limit", "failed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HistoryPoint:
-    """A trial: its value, null where it failed; `words` describe it in one line."""
+class Point:
+    """A value at a place, null where it has none; `name` is written next to it.
 
-    ordinal: int
-    value: float | None
-    ended: Ended
-    started_at: str
-    words: str
+    `x_ends` and `y_ends` are the intervals of both. It reports `tip`, leads to `link`, and belongs
+    to `trial` in charts that trials are selected in.
+    """
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Interval:
-    """A value with its interval, which is null for a single launch."""
-
-    centre: float
-    low: float | None
-    high: float | None
+    x: float
+    y: float | None
+    x_ends: Ends | None = None
+    y_ends: Ends | None = None
+    name: str = ""
+    tip: str = ""
+    link: str = ""
+    trial: int | None = None
 
     @property
-    def ends(self) -> tuple[float, ...]:
-        """All the numbers there are."""
-        return tuple(end for end in (self.centre, self.low, self.high) if end is not None)
+    def x_values(self) -> tuple[float, ...]:
+        """All that the horizontal axis must hold."""
+        return (self.x, *(self.x_ends or ()))
+
+    @property
+    def y_values(self) -> tuple[float, ...]:
+        """All that the vertical axis must hold."""
+        return (*(() if self.y is None else (self.y,)), *(self.y_ends or ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BestInterval(Interval):
-    """What the best reached over all its launches."""
+class Series:
+    """Points in the colour of `kind`, joined by a path or not; named in the legend.
 
-    ordinal: int
-    tip: str
+    A step keeps each value until the next place, and the last one until `until`. A band lies
+    between the vertical intervals.
+    """
+
+    name: str
+    kind: str
+    points: Sequence[Point]
+    shape: Shape | None = "dot"
+    path: Literal["", "line", "step", "band"] = ""
+    until: float | None = None
+    tip: str = ""
+    """What the path reports."""
+    is_main: bool = False
+    """Whether keys stop at its points however many others there are."""
+
+    @property
+    def swatch(self) -> LegendEntry:
+        """What stands for it in the legend."""
+        shape = "box" if self.path == "band" else self.shape or "line"
+        return LegendEntry(name=self.name, kind=self.kind, shape=shape)
 
 
-def history_chart(
-    points: Sequence[HistoryPoint], best: BestInterval | None, *, label: str, lower_is_better: bool
-) -> str:
-    """Every trial by ordinal, failures as ticks on the axis; `label` names the value."""
-    values = [point.value for point in points if point.value is not None]
-    values += best.ends if best is not None else ()
-    y = scale_of(values, HISTORY_HEIGHT - BOTTOM - 12, TOP)
-    last = max((point.ordinal for point in points), default=0)
-    x = Scale(low=-0.5, high=last + 0.5, start=LEFT, end=WIDTH - RIGHT, is_whole=True)
-    shown = {point.ended for point in points} | ({"best so far"} if values else set())
-    keys = [
-        key
-        for key in HISTORY_LEGEND
-        if key.name in shown or (key.kind == "best" and best is not None)
-    ]
-    return svg.drawing(
-        WIDTH,
-        HISTORY_HEIGHT,
-        f"{label} of every trial",
-        f"{len(points)} trials in order, {sum(p.value is None for p in points)} without a value",
-        upwards(y, LEFT, label, WIDTH - RIGHT),
-        across(x, HISTORY_HEIGHT - BOTTOM, "trial", HISTORY_HEIGHT - BOTTOM),
-        _lead(points, x, y, lower_is_better=lower_is_better),
-        *(_mark(point, x, y) for point in points),
-        "" if best is None else _interval(best, x, y),
-        legend(keys, WIDTH - RIGHT, 16.0),
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """Series over two axes; later ones lie over those before."""
+
+    series: Sequence[Series]
+    x: ChartAxis
+    y: ChartAxis
+    heading: str = ""
+
+
+def xy_chart(*panels: Panel, title: str, about: str, height: float = 300.0) -> str:
+    """Panels below each other."""
+    bodies = (_panel(panel, number * height, height) for number, panel in enumerate(panels))
+    return svg.drawing(WIDTH, height * len(panels), title, about, *bodies)
+
+
+def _panel(panel: Panel, top: float, height: float) -> str:
+    points = [point for series in panel.series for point in series.points]
+    bottom, below_heading = top + height - BOTTOM, top + (18.0 if panel.heading else 0.0)
+    named = {each.name: each.swatch for each in panel.series if each.name and each.points}
+    keys, ended = svg.legend(list(named.values()), below_heading + 20.0)
+    untils = [each.until for each in panel.series if each.until is not None]
+    x = panel.x.scale(
+        [*chain.from_iterable(each.x_values for each in points), *untils], LEFT, WIDTH - RIGHT
+    )
+    y = panel.y.scale(
+        list(chain.from_iterable(each.y_values for each in points)), bottom - 10, ended + 10
+    )
+    few = sum(bool(each.tip or each.link) for each in points) <= MOST_STOPS
+    return "".join(
+        (
+            svg.words(4.0, top + 14.0, panel.heading, kind="label key", chars=100),
+            svg.upwards(y, LEFT, panel.y.label, WIDTH - RIGHT, below_heading),
+            svg.across(x, bottom, panel.x.label, ended + 4),
+            keys,
+            *(_series(each, x, y, bottom, few=few) for each in panel.series if each.points),
+        )
     )
 
 
-def _mark(point: HistoryPoint, x: Scale, y: Scale) -> str:
-    place = x.place(point.ordinal)
-    if point.value is None:
-        bottom = HISTORY_HEIGHT - BOTTOM
-        return svg.box(place - 1.25, bottom - 9, 2.5, 9.0, "failure", point.words)
-    if point.ended == "breaks a limit":
-        return svg.cross(place, y.place(point.value), 3.5, "limited", point.words)
-    return svg.circle(place, y.place(point.value), 4.0, "dot", point.words)
+def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> str:
+    stops, named = few or series.is_main, _readable_names(series.points, x, y)
+    drawn = [_path(series, x, y)]
+    for point in series.points:
+        height = bottom if point.y is None else y.place(point.y)
+        symbol = "" if series.shape is None else svg.symbol(series.shape, x.place(point.x), height)
+        arms = "" if series.path == "band" else _arms(point, x, y)
+        if symbol or arms:
+            drawn.append(svg.mark(symbol + arms, point.tip, point.link, point.trial, is_stop=stops))
+        if point in named:
+            drawn.append(_name(point.name, x.place(point.x), height))
+    return svg.element("g", *drawn, class_=series.kind)
 
 
-def _lead(points: Sequence[HistoryPoint], x: Scale, y: Scale, *, lower_is_better: bool) -> str:
-    """The best so far as a step line."""
-    steps: list[tuple[float, float]] = []
-    for point in points:
-        if point.value is None or point.ended != "measured":
-            continue
-        if not steps or (
-            point.value < steps[-1][1] if lower_is_better else point.value > steps[-1][1]
-        ):
-            steps.append((point.ordinal, point.value))
-    places = [(x.place(ordinal), y.place(value)) for ordinal, value in steps]
-    return svg.polyline(_step_path(places, x.end), "lead") if steps else ""
+def _path(series: Series, x: Scale, y: Scale) -> str:
+    known = [(x.place(one.x), y.place(one.y)) for one in series.points if one.y is not None]
+    match series.path:
+        case "line":
+            path = svg.polyline(known, "path") if len(known) > 1 else ""
+        case "step":
+            end = None if series.until is None else x.place(series.until)
+            path = svg.polyline(step_path(known, end), "path") if known else ""
+        case "band":
+            ends = [(x.place(one.x), one.y_ends) for one in series.points if one.y_ends]
+            low, high = ([(at, y.place(both[n])) for at, both in ends] for n in (0, 1))
+            path = svg.polyline([*low, *reversed(high)], "band")
+        case "":
+            path = ""
+    return svg.mark(path, series.tip) if path else ""
 
 
-def _step_path(
-    places: Sequence[tuple[float, float]], end: float | None = None
-) -> list[tuple[float, float]]:
+def step_path(places: Sequence[Ends], end: float | None = None) -> list[Ends]:
     """A line that keeps each height until the next place, and the last one until `end`."""
     path = list(places[:1])
     for (_, before), (x, y) in pairwise(places):
@@ -130,127 +151,170 @@ def _step_path(
     return path if end is None else [*path, (end, path[-1][1])]
 
 
-def _interval(best: BestInterval, x: Scale, y: Scale) -> str:
-    place = x.place(best.ordinal)
-    caps = (y.place(end) for end in (best.low, best.high) if end is not None)
-    arm = _arm(best, y, place) + "".join(
-        svg.line(place - 5, height, place + 5, height, "arm") for height in caps
-    )
-    return arm + svg.circle(place, y.place(best.centre), 5.5, "best", best.tip)
-
-
-def _arm(bar: Interval, scale: Scale, other: float, *, is_level: bool = False) -> str:
-    """The interval of a value as a line; `other` is its place on the other axis."""
-    if bar.low is None or bar.high is None:
+def _arms(point: Point, x: Scale, y: Scale) -> str:
+    """The intervals of a point, across and upwards."""
+    if point.y is None:
         return ""
-    low, high = scale.place(bar.low), scale.place(bar.high)
-    if is_level:
-        return svg.line(low, other, high, other, "arm")
-    return svg.line(other, low, other, high, "arm")
+    across, up, drawn = x.place(point.x), y.place(point.y), ""
+    if point.x_ends is not None:
+        drawn += svg.line(x.place(point.x_ends[0]), up, x.place(point.x_ends[1]), up, "arm")
+    if point.y_ends is not None:
+        drawn += svg.line(across, y.place(point.y_ends[0]), across, y.place(point.y_ends[1]), "arm")
+    return drawn
 
 
-FRONT_HEIGHT: Final = 380.0
-NAME_WIDTH, NAME_HEIGHT = 30.0, 12.0
-FRONT_LEGEND: Final = (
-    LegendEntry(name="measured", kind="dot"),
-    LegendEntry(name="breaks a limit", kind="limited", shape="cross"),
-    LegendEntry(name="no other beats it", kind="best"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontMark:
-    """A trial by two values; `name` is written next to it where it is on the front."""
-
-    name: str
-    x: Interval
-    y: Interval
-    on_front: bool
-    is_limited: bool
-    tip: str
-    trial: int | None = None
-    """Whose marks these are, where they can be selected."""
-
-
-def front_chart(
-    pairs: Sequence[FrontMark], *, x_label: str, y_label: str, line: bool = True
-) -> str:
-    """Every pair, those on the front named and joined by steps; labels say which way is better."""
-    x = scale_of([v for pair in pairs for v in pair.x.ends], LEFT, WIDTH - RIGHT)
-    y = scale_of([v for pair in pairs for v in pair.y.ends], FRONT_HEIGHT - BOTTOM, TOP)
-    front = sorted((pair for pair in pairs if pair.on_front), key=lambda pair: pair.x.centre)
-    others = [pair for pair in pairs if not pair.on_front]
-    named = _readable_names(front, x, y)
-    limited = [pair.is_limited for pair in others]
-    present = (False in limited, True in limited, bool(front))
-    return svg.drawing(
-        WIDTH,
-        FRONT_HEIGHT,
-        f"{y_label} against {x_label}",
-        f"{len(pairs)} trials, {len(front)} of which no other beats in both",
-        upwards(y, LEFT, y_label, WIDTH - RIGHT),
-        across(x, FRONT_HEIGHT - BOTTOM, x_label, TOP),
-        _steps(front, x, y) if line else "",
-        *(_other(pair, x, y) for pair in others),
-        *(_member(pair, x, y, named=pair in named) for pair in front),
-        legend(list(compress(FRONT_LEGEND, present)), WIDTH - RIGHT, 16.0),
-    )
-
-
-def _steps(front: Sequence[FrontMark], x: Scale, y: Scale) -> str:
-    """Between two members only the worse of both is known."""
-    places = [(x.place(pair.x.centre), y.place(pair.y.centre)) for pair in front]
-    return svg.polyline(_step_path(places), "lead") if len(places) > 1 else ""
-
-
-def _other(pair: FrontMark, x: Scale, y: Scale) -> str:
-    place = x.place(pair.x.centre), y.place(pair.y.centre)
-    if pair.is_limited:
-        return svg.cross(*place, 3.5, "limited", pair.tip, pair.trial)
-    return svg.circle(*place, 4.0, "dot", pair.tip, pair.trial)
-
-
-def _readable_names(front: Sequence[FrontMark], x: Scale, y: Scale) -> list[FrontMark]:
-    """Members whose names do not lie over those of others."""
-    named: list[FrontMark] = []
-    for pair in front:
+def _readable_names(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
+    """Points whose names do not lie over the last one before them."""
+    named: list[Point] = []
+    for point in points:
+        if not point.name or point.y is None:
+            continue
         near = (
-            abs(x.place(pair.x.centre) - x.place(other.x.centre)) < NAME_WIDTH
-            and abs(y.place(pair.y.centre) - y.place(other.y.centre)) < NAME_HEIGHT
+            abs(x.place(point.x) - x.place(other.x)) < NAME_WIDTH
+            and abs(y.place(point.y) - y.place(other.y or 0.0)) < NAME_HEIGHT
             for other in named[-1:]
         )
         if not any(near):
-            named.append(pair)
+            named.append(point)
     return named
 
 
-def _member(pair: FrontMark, x: Scale, y: Scale, *, named: bool) -> str:
-    right, up = x.place(pair.x.centre), y.place(pair.y.centre)
-    arms = _arm(pair.x, x, up, is_level=True) + _arm(pair.y, y, right)
-    near_end = right > WIDTH - 80
-    name = svg.words(
-        right - 9 if near_end else right + 9,
-        max(up - 7, 10.0),
-        pair.name,
-        anchor="end" if near_end else "start",
-        chars=12,
+def _name(name: str, x: float, y: float) -> str:
+    near_end = x > WIDTH - 80
+    anchor, aside = ("end", -9) if near_end else ("start", 9)
+    return svg.words(x + aside, max(y - 7, 10.0), name, anchor=anchor, chars=14)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Pieces of a row from a value to another; `top` and `height` are shares of the row's bar."""
+
+    kind: str
+    pieces: Sequence[Ends]
+    top: float = 0.0
+    height: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A named row: stretches, points in lanes, and a line at `middle`; `words` stand at its end."""
+
+    name: str
+    stretches: Sequence[Stretch] = ()
+    points: Sequence[float] = ()
+    middle: float | None = None
+    words: str = ""
+    tip: str = ""
+    link: str = ""
+    is_best: bool = False
+
+
+ROW_NAME_CHARS: Final = 28
+ROW_CHAR_WIDTH: Final = 6.8
+LANES: Final = 5
+
+
+def stacked(parts: Sequence[float], kinds: Sequence[str], hatched: float = 0.0) -> list[Stretch]:
+    """Parts of a bar from the left, of which the first is hatched up to `hatched`."""
+    ends = [0.0]
+    for part in parts:
+        ends.append(ends[-1] + part)
+    found = [
+        Stretch(kind=f"{kind} part", pieces=(both,))
+        for kind, both in zip(kinds, pairwise(ends), strict=True)
+        if both[0] < both[1]
+    ]
+    return [*found, Stretch(kind="hatch", pieces=((0.0, hatched),))] if hatched > 0 else found
+
+
+def rows_chart(
+    rows: Sequence[Row],
+    x: ChartAxis,
+    keys: Sequence[LegendEntry],
+    *,
+    title: str,
+    about: str,
+    row_height: float = 22.0,
+) -> str:
+    """Rows below each other over one axis; `keys` name what they are made of."""
+    drawn_keys, top = svg.legend(keys, 2.0)
+    bottom = top + 8 + len(rows) * row_height
+    left = 14 + ROW_CHAR_WIDTH * min(
+        ROW_NAME_CHARS, max((len(row.name) for row in rows), default=0)
     )
-    dot = svg.circle(right, up, 5.5, "best", pair.tip, pair.trial)
-    return arms + dot + (name if named else "")
+    room = 70.0 if any(row.words for row in rows) else 0.0
+    scale = x.scale(list(chain.from_iterable(map(_values, rows))), left, WIDTH - RIGHT - room)
+    tops = (top + 8 + number * row_height for number in range(len(rows)))
+    return svg.drawing(
+        WIDTH,
+        bottom + BOTTOM,
+        title,
+        about,
+        HATCH if any(key.shape == "hatched box" for key in keys) else "",
+        svg.across(scale, bottom, x.label, top + 2),
+        drawn_keys,
+        *(
+            _row(row, at, row_height, scale, is_stop=len(rows) <= MOST_STOPS)
+            for row, at in zip(rows, tops, strict=True)
+        ),
+    )
 
 
-PARALLEL_HEIGHT: Final = 340.0
-PARALLEL_TOP, PARALLEL_BASE, SIDE = 74.0, PARALLEL_HEIGHT - 26.0, 56.0
-PARALLEL_NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 7.5
-NAME_CHARS, END_NAME_CHARS = 26, 16
+def _values(row: Row) -> Iterator[float]:
+    for stretch in row.stretches:
+        for piece in stretch.pieces:
+            yield from piece
+    yield from row.points
+
+
+def _row(row: Row, top: float, height: float, x: Scale, *, is_stop: bool) -> str:
+    bar, middle = height * 0.76, top + height / 2
+    drawn = []
+    for stretch in row.stretches:
+        pieces = [(x.place(start), x.place(end)) for start, end in stretch.pieces]
+        y = middle + (stretch.top - 0.5) * bar
+        drawn.append(svg.boxes(pieces, y, stretch.height * bar, stretch.kind))
+    for number, value in enumerate(row.points):
+        # In lanes, so that equal values do not hide each other.
+        lane = (number * 2 % LANES - LANES // 2) * 2.5
+        drawn.append(svg.circle(x.place(value), middle + lane, 2.6, "dot"))
+    if row.middle is not None:
+        at = x.place(row.middle)
+        drawn.append(svg.line(at, middle - 9, at, middle + 9, "middle"))
+    kind = "row name best" if row.is_best else "row label"
+    end = max((x.place(value) for value in _values(row)), default=x.start)
+    return (
+        svg.words(x.start - 7, middle + 4, row.name, anchor="end", kind=kind, chars=ROW_NAME_CHARS)
+        + svg.mark("".join(drawn), row.tip, row.link, is_stop=is_stop)
+        + (
+            svg.words(end + 6, middle + 4, row.words, kind="row label", chars=14)
+            if row.words
+            else ""
+        )
+    )
+
+
+HATCH: Final = (
+    '<defs><pattern id="hatched" width="6" height="6" patternUnits="userSpaceOnUse" '
+    'patternTransform="rotate(45)"><line class="hatching" x1="0" y1="0" x2="0" y2="6"></line>'
+    "</pattern></defs>"
+)
+"""Identical in every chart, because the charts of one page share its id."""
+
+PARALLEL_HEIGHT: Final = 320.0
+PARALLEL_TOP, PARALLEL_BASE, SIDE = 74.0, PARALLEL_HEIGHT - 26.0, 50.0
+PARALLEL_NAME_HEIGHT, NAME_CHAR_WIDTH = 16.0, 6.8
+NAME_CHARS, END_NAME_CHARS = 26, 14
 FEW_LINES: Final = 2
+MOST_NARROW_AXES: Final = 4
+"""With more, narrow screens scroll."""
 SHADES: Final = 5
 """Classes `shade0` (best) to `shade4` (worst)."""
 PARALLEL_LEGEND: Final = (
-    LegendEntry(name="best", kind="line best", shape="line"),
-    LegendEntry(name="good", kind="line shade1", shape="line"),
-    LegendEntry(name="bad", kind="line shade4", shape="line"),
-    LegendEntry(name="failed", kind="line broken", shape="line"),
+    LegendEntry(name="best", kind="best", shape="line"),
+    LegendEntry(name="good", kind="shade1", shape="line"),
+    LegendEntry(name="bad", kind="shade4", shape="line"),
+    LegendEntry(name="failed", kind="broken", shape="line"),
 )
 
 
@@ -278,44 +342,60 @@ class TriedConfig:
 
 
 def parallel_chart(
-    knobs: Sequence[TriedKnob], tried: Sequence[TriedConfig], best: int | None, label: str
+    knobs: Sequence[TriedKnob],
+    tried: Sequence[TriedConfig],
+    best: int | None,
+    label: str,
+    links: str = "",
 ) -> str:
     """A line for every configuration, through an axis per knob to that of the value, `label`.
 
-    The best is drawn last, over the others, and the failed first.
+    The best is drawn last, over the others, and the failed first. Lines lead to `links` followed by
+    their trial, unless it is empty.
     """
     count = len(knobs) + 1
     axes = [SIDE + place * (WIDTH - 2 * SIDE - RIGHT) / max(1, count - 1) for place in range(count)]
     values = [one.value for one in tried if one.value is not None]
-    last = scale_of(values, PARALLEL_BASE - 24, PARALLEL_TOP)
+    last = ChartAxis(label=label).scale(values, PARALLEL_BASE - 24, PARALLEL_TOP)
     order = sorted(
         tried, key=lambda one: (one.ordinal == best, -2.0 if one.rank is None else -one.rank)
     )
     kinds = {_kind(one, best) for one in tried}
     shaded = len(tried) > FEW_LINES
     keys = [key for key in PARALLEL_LEGEND if key.kind in kinds or (shaded and "shade" in key.kind)]
+    lines = (
+        svg.mark(
+            _line(one, _kind(one, best), knobs, axes, last),
+            one.words,
+            f"{links}{one.ordinal}" if links else "",
+            one.ordinal,
+            is_stop=len(tried) <= MOST_STOPS or one.ordinal == best,
+        )
+        for one in order
+    )
     return svg.drawing(
         WIDTH,
         PARALLEL_HEIGHT,
         f"Knobs of every trial, and {label}",
         f"{len(tried)} configurations over {len(knobs)} knobs",
-        *(_tried(one, _kind(one, best), knobs, axes, last) for one in order),
+        *lines,
         *(_knob(knob, x) for knob, x in zip(knobs, axes, strict=False)),
         _last(last, axes[-1], failed=any(one.rank is None for one in tried)),
         *_names([*(knob.name for knob in knobs), label], axes),
-        legend(keys, WIDTH - RIGHT, 14.0),
+        svg.legend(keys, 2.0)[0],
+        kind="chart broad" if count > MOST_NARROW_AXES else "chart",
     )
 
 
 def _kind(one: TriedConfig, best: int | None) -> str:
     if one.ordinal == best:
-        return "line best"
+        return "best"
     if one.rank is None:
-        return "line broken"
-    return f"line shade{min(SHADES - 1, int(one.rank * SHADES))}"
+        return "broken"
+    return f"shade{min(SHADES - 1, int(one.rank * SHADES))}"
 
 
-def _tried(
+def _line(
     one: TriedConfig,
     kind: str,
     knobs: Sequence[TriedKnob],
@@ -324,8 +404,7 @@ def _tried(
 ) -> str:
     end = PARALLEL_BASE if one.value is None else last.place(one.value)
     heights = [_height(place, knob) for place, knob in zip(one.places, knobs, strict=True)]
-    points = list(zip(axes, [*heights, end], strict=True))
-    return svg.polyline(points, kind, one.words, one.ordinal)
+    return svg.polyline(list(zip(axes, [*heights, end], strict=True)), f"path {kind}")
 
 
 def _height(place: int | None, knob: TriedKnob) -> float:
@@ -361,190 +440,6 @@ def _last(last: Scale, x: float, *, failed: bool) -> str:
     )
 
 
-BAR, GAP = 17.0, 7.0
-BAR_LABEL_WIDTH: Final = 190.0
-BARS_TOP, BARS_BOTTOM = 30.0, 46.0
-BAR_NAME_CHARS: Final = 26
-LEAST_WIDTH: Final = 0.05
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """A bar: its parts from the left, each at least 0, and what is written at its end.
-
-    `within` is the part of the first one that is hatched.
-    """
-
-    name: str
-    parts: tuple[float, ...]
-    words: str = ""
-    tip: str = ""
-    within: float = 0.0
-    is_best: bool = False
-
-
-def bar_chart(
-    bars: Sequence[Bar], parts: Sequence[LegendEntry], *, title: str, label: str, hatched: str = ""
-) -> str:
-    """Bars below each other; `parts` name what they are made of, `hatched` what is `within`."""
-    height = BARS_TOP + len(bars) * (BAR + GAP) + BARS_BOTTOM
-    room = 90.0 if any(bar.words for bar in bars) else 0.0
-    x = scale_of([sum(bar.parts) for bar in bars], BAR_LABEL_WIDTH, WIDTH - RIGHT - room, zero=True)
-    hatch = LegendEntry(name=hatched, kind="hatch", shape="hatched box")
-    keys = [*parts, hatch] if hatched else parts
-    drawn = []
-    for row, bar in enumerate(bars):
-        y = BARS_TOP + row * (BAR + GAP)
-        name = "name best-name" if bar.is_best else "label"
-        drawn.append(
-            svg.words(
-                BAR_LABEL_WIDTH - 8, y + 13, bar.name, anchor="end", kind=name, chars=BAR_NAME_CHARS
-            )
-        )
-        left = 0.0
-        for part, key in zip(bar.parts, parts, strict=True):
-            start, end = x.place(left), x.place(left + part)
-            if end - start >= LEAST_WIDTH:
-                drawn.append(svg.box(start, y, end - start, BAR, key.kind, bar.tip))
-            left += part
-        if bar.within > 0:
-            width = x.place(bar.within) - x.place(0.0)
-            drawn.append(svg.box(x.place(0.0), y, width, BAR, "hatch", bar.tip))
-        drawn.append(svg.words(x.place(left) + 6, y + 13, bar.words, chars=14))
-    return svg.drawing(
-        WIDTH,
-        height,
-        title,
-        f"{len(bars)} bars: {label}",
-        HATCH if hatched else "",
-        across(x, height - BARS_BOTTOM, label, BARS_TOP - 6),
-        *drawn,
-        legend(keys, WIDTH - RIGHT, 14.0) if len(keys) > 1 else "",
-    )
-
-
-HATCH: Final = (
-    '<defs><pattern id="hatched" width="6" height="6" patternUnits="userSpaceOnUse" '
-    'patternTransform="rotate(45)"><line class="hatching" x1="0" y1="0" x2="0" y2="6"></line>'
-    "</pattern></defs>"
-)
-"""Identical in every chart, because the charts of one page share its id."""
-
-
-CURVE_HEIGHT: Final = 320.0
-KINDS: Final = 6
-"""Classes `curve0` to `curve5`, each with a different colour and dashes."""
-CURVE_ROW: Final = 20.0
-CURVE_NAME_CHARS: Final = 90
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A line of steps: values by the place from which on they hold, until `end`."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-    end: float
-
-
-def curve_chart(curves: Sequence[Curve], *, title: str, x_label: str, y_label: str) -> str:
-    """At most six lines over two axes, the upwards one from zero on, each named below."""
-    shown = curves[:KINDS]
-    values = [value for curve in shown for _, value in curve.points]
-    starts = [place for curve in shown for place, _ in curve.points[:1]]
-    x = scale_of([*starts, *(curve.end for curve in shown)], LEFT, WIDTH - RIGHT)
-    y = scale_of(values, CURVE_HEIGHT - BOTTOM, TOP, zero=True)
-    return svg.drawing(
-        WIDTH,
-        CURVE_HEIGHT + CURVE_ROW * len(shown),
-        title,
-        f"{len(shown)} lines: {y_label} by {x_label}",
-        upwards(y, LEFT, y_label, WIDTH - RIGHT),
-        across(x, CURVE_HEIGHT - BOTTOM, x_label, CURVE_HEIGHT - BOTTOM),
-        *(_line(curve, f"curve{place}", x, y) for place, curve in enumerate(shown)),
-        *(_name(curve.name, place) for place, curve in enumerate(shown)),
-    )
-
-
-def _line(curve: Curve, kind: str, x: Scale, y: Scale) -> str:
-    if not curve.points:
-        return ""
-    places = [(x.place(place), y.place(value)) for place, value in curve.points]
-    return svg.polyline(_step_path(places, x.place(curve.end)), kind, curve.name)
-
-
-def _name(name: str, place: int) -> str:
-    y = CURVE_HEIGHT + CURVE_ROW * place + 10
-    mark = svg.line(LEFT, y - 4, LEFT + 34, y - 4, f"curve{place}")
-    return mark + svg.words(LEFT + 44, y, name, chars=CURVE_NAME_CHARS)
-
-
-STRIP_ROW: Final = 26.0
-STRIPS_TOP, STRIPS_BOTTOM = 32.0, 46.0
-STRIP_NAME_CHARS: Final = 28
-MOST_DOTS: Final = 200
-LANES: Final = 5
-STRIP_LEGEND: Final = (
-    LegendEntry(name="sample", kind="dot"),
-    LegendEntry(name="median", kind="lead", shape="tick"),
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strip:
-    """A row: the values of one launch in the order in which they were taken."""
-
-    name: str
-    values: tuple[float, ...]
-    tip: str = ""
-    is_own: bool = False
-    """Whether it is the subject of the page; the others are for comparison."""
-
-
-def strip_chart(strips: Sequence[Strip], *, title: str, label: str) -> str:
-    """Rows of dots over one axis; of very many values in a row some stand for all."""
-    height = STRIPS_TOP + len(strips) * STRIP_ROW + STRIPS_BOTTOM
-    x = scale_of(
-        [value for strip in strips for value in strip.values], BAR_LABEL_WIDTH, WIDTH - RIGHT
-    )
-    return svg.drawing(
-        WIDTH,
-        height,
-        title,
-        f"{len(strips)} rows of samples: {label}",
-        across(x, height - STRIPS_BOTTOM, label, STRIPS_TOP - 8),
-        *(_row(strip, place, x) for place, strip in enumerate(strips)),
-        legend(STRIP_LEGEND, WIDTH - RIGHT, 14.0),
-    )
-
-
-def _row(strip: Strip, place: int, x: Scale) -> str:
-    middle = STRIPS_TOP + place * STRIP_ROW + STRIP_ROW / 2
-    every = max(1, -(-len(strip.values) // MOST_DOTS))
-    dots = (
-        svg.circle(x.place(value), middle + _lane(number), 3.0, "dot", strip.tip)
-        for number, value in enumerate(strip.values[::every])
-    )
-    name = "name best-name" if strip.is_own else "label"
-    written = svg.words(
-        BAR_LABEL_WIDTH - 10,
-        middle + 4,
-        strip.name,
-        anchor="end",
-        kind=name,
-        chars=STRIP_NAME_CHARS,
-    )
-    if not strip.values:
-        return written
-    at = x.place(median(strip.values))
-    return written + "".join(dots) + svg.line(at, middle - 10, at, middle + 10, "lead")
-
-
-def _lane(number: int) -> float:
-    """The offset of a dot from the middle, so that equal samples do not hide each other."""
-    return (number * 2 % LANES - LANES // 2) * 2.5
-
-
 SPARKLINE_WIDTH: Final = 120.0
 SPARKLINE_HEIGHT: Final = 28.0
 MARGIN: Final = 3.0
@@ -569,14 +464,13 @@ def sparkline(steps: Sequence[tuple[int, float]], last: int, *, lower_is_better:
         share = (top - value) / span if span > 0 else float(lower_is_better)
         return MARGIN + (SPARKLINE_HEIGHT - 2 * MARGIN) * share
 
-    path = _step_path(
-        [(x(ordinal), y(value)) for ordinal, value in steps], x(max(last, steps[-1][0]))
-    )
+    places = [(x(ordinal), y(value)) for ordinal, value in steps]
+    path = step_path(places, x(max(last, steps[-1][0])))
     return svg.element(
         "svg",
-        svg.polyline(path, "lead"),
-        svg.circle(x(steps[-1][0]), path[-1][1], 2.5, "best"),
-        class_="spark chart",
+        svg.polyline(path, "path"),
+        svg.circle(x(steps[-1][0]), path[-1][1], 2.5, "large dot"),
+        class_="spark chart best",
         viewBox=f"0 0 {SPARKLINE_WIDTH:.0f} {SPARKLINE_HEIGHT:.0f}",
         aria_hidden="true",
     )

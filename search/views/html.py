@@ -3,15 +3,16 @@
 from base64 import b64encode
 from functools import cache, partial
 from hashlib import sha256
-from importlib.resources import files
+from pathlib import Path
 from typing import get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from search.views.document import Block, Document, Table
+from records.errors import StoreError
+from search.views.document import Block, Chart, Document, Section, Table
 from search.views.format import one_line
-from search.views.svg import chart_style
+from search.views.svg import chart_file, standalone, view_file
 
 TITLE_CHARS = 200
 UNSEEN = "\N{REPLACEMENT CHARACTER}"
@@ -21,16 +22,32 @@ DIRECTIONS = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 def render_html(page: Document) -> str:
     """The whole file."""
-    blocks = (block for section in page.sections for block in section.blocks)
+    blocks = [block for section in page.sections for block in section.blocks]
+    has_charts = any(isinstance(block, Chart) for block in blocks)
     is_long = any(isinstance(block, Table) and block.is_long for block in blocks)
+    scripts = [view_file("charts.js")] * has_charts + [view_file("page.js")] * is_long
     template = environment("search.views").get_template("document.html")
     text = template.render(
         page=page,
         title=one_line(page.title, TITLE_CHARS),
-        style=Markup(chart_style() + _text("page.css")),
-        script=Markup(_text("page.js") if is_long else ""),
+        style=Markup(view_file("charts.css") + view_file("page.css")),
+        script=Markup("".join(scripts)),
     )
     return f"{text}\n"
+
+
+def write_chart(drawn: str, title: str, path: Path) -> None:
+    """Write a chart as SVG or as a page. Raises StudyError, and StoreError if it cannot."""
+    text = standalone(drawn)
+    if chart_file(path).suffix.lower() == ".html":
+        section = Section(
+            name="chart", heading="Chart", lead="", blocks=(Chart(drawn=drawn, about=""),)
+        )
+        text = render_html(Document(title=title, lead="", sections=(section,)))
+    try:
+        path.write_text(text, encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}") from error
 
 
 @cache
@@ -73,8 +90,3 @@ def _is_of(kind: type, block: object) -> bool:
 def _only(text: str) -> Markup:
     """The source expression that lets this text run, and no other."""
     return Markup("'sha256-{}'").format(b64encode(sha256(text.encode()).digest()).decode())
-
-
-@cache
-def _text(name: str) -> str:
-    return (files("search.views") / name).read_text(encoding="utf-8")

@@ -3,27 +3,6 @@
 (() => {
   const AT_ONCE = 100;
 
-  const tip = document.createElement("div");
-  tip.className = "tip";
-  tip.hidden = true;
-  document.body.append(tip);
-  document.addEventListener("mousemove", (event) => {
-    const mark = event.target.closest ? event.target.closest(".mark") : null;
-    tip.hidden = mark === null;
-    if (mark === null) return;
-    const told = mark.querySelector("title");
-    if (told !== null) { // kept aside, or the browser would show it as well
-      mark.setAttribute("aria-label", told.textContent);
-      told.remove();
-    }
-    tip.textContent = mark.getAttribute("aria-label");
-    const left = Math.min(event.clientX + 14, window.innerWidth - tip.offsetWidth - 8);
-    const above = event.clientY - tip.offsetHeight - 10;
-    const top = above < 0 ? event.clientY + 18 : above;
-    tip.style.setProperty("left", `${Math.max(8, left)}px`);
-    tip.style.setProperty("top", `${top}px`);
-  });
-
   const key = (row, column) => {
     const cell = row.cells[column];
     const value = cell.dataset.value;

@@ -2,19 +2,22 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
 from importlib.resources import files
-from typing import Final, TypeAlias
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
 
+from records.errors import StudyError
 from search.views.format import format_number, one_line
 
 Attribute: TypeAlias = str | float | None
 
 TIP_CHARS: Final = 400
 TITLE_CHARS: Final = 200
+CHART_FILES: Final = (".svg", ".html")
 
 
 def element(name: str, *children: str, **attributes: Attribute) -> str:
@@ -39,60 +42,99 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
     return element("line", class_=kind, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def polyline(
-    points: list[tuple[float, float]], kind: str, tip: str = "", trial: int | None = None
-) -> str:
-    """A line through all points, which shows `tip` when it is pointed at."""
+def polyline(points: Sequence[tuple[float, float]], kind: str) -> str:
+    """A line through all points, or the shape with these corners where its kind is filled."""
     listed = " ".join(f"{_spelled(x)},{_spelled(y)}" for x, y in points)
-    marked = _marked(kind, tip)
-    return element("polyline", *_tip(tip), class_=marked, points=listed, data_trial=trial)
+    return element("polyline", class_=kind, points=listed)
 
 
-def circle(
-    x: float, y: float, radius: float, kind: str, tip: str = "", trial: int | None = None
-) -> str:
-    """A dot; `trial` is whose it is, for pages whose charts are selected in together."""
-    place = {"cx": x, "cy": y, "r": radius}
-    return element("circle", *_tip(tip), class_=_marked(kind, tip), **place, data_trial=trial)
+def circle(x: float, y: float, radius: float, kind: str) -> str:
+    """A dot."""
+    return element("circle", class_=kind, cx=x, cy=y, r=radius)
 
 
-def box(x: float, y: float, width: float, height: float, kind: str, tip: str = "") -> str:
-    """A filled rectangle."""
-    size = {"width": width, "height": height}
-    return element("rect", *_tip(tip), class_=_marked(kind, tip), x=x, y=y, **size)
-
-
-def cross(
-    x: float, y: float, size: float, kind: str, tip: str = "", trial: int | None = None
-) -> str:
-    """A diagonal cross."""
-    path = (
-        f"M{_spelled(x - size)} {_spelled(y - size)}L{_spelled(x + size)} {_spelled(y + size)}"
-        f"M{_spelled(x - size)} {_spelled(y + size)}L{_spelled(x + size)} {_spelled(y - size)}"
+def boxes(pieces: Sequence[tuple[float, float]], y: float, height: float, kind: str) -> str:
+    """Filled rectangles from x to x at one height, as one element."""
+    parts = (
+        f"M{_spelled(start)} {_spelled(y)}h{_spelled(max(end - start, LEAST_WIDTH))}"
+        f"v{_spelled(height)}H{_spelled(start)}z"
+        for start, end in pieces
     )
-    return element("path", *_tip(tip), class_=_marked(kind, tip), d=path, data_trial=trial)
+    return element("path", class_=kind, d="".join(parts))
 
 
-def drawing(width: float, height: float, title: str, about: str, *parts: str) -> str:
+Shape: TypeAlias = Literal["dot", "large dot", "square", "diamond", "up", "down", "cross", "tick"]
+RADIUS, LARGE_RADIUS = 3.6, 5.0
+LEAST_WIDTH: Final = 0.3
+CORNERS: Final[Mapping[str, tuple[tuple[float, float], ...]]] = {
+    "square": ((-0.9, -0.9), (0.9, -0.9), (0.9, 0.9), (-0.9, 0.9)),
+    "diamond": ((0.0, -1.3), (1.3, 0.0), (0.0, 1.3), (-1.3, 0.0)),
+    "up": ((0.0, -1.4), (1.3, 0.9), (-1.3, 0.9)),
+    "down": ((0.0, 1.4), (1.3, -0.9), (-1.3, -0.9)),
+}
+
+
+def symbol(shape: Shape, x: float, y: float) -> str:
+    """The symbol of a point, in the colour of what is around it."""
+    match shape:
+        case "dot":
+            return circle(x, y, RADIUS, "dot")
+        case "large dot":
+            return circle(x, y, LARGE_RADIUS, "large dot")
+        case "tick":
+            return boxes([(x - 1.2, x + 1.2)], y - 9, 9.0, "dot")
+        case "cross":
+            ends = [
+                (x + a * RADIUS, y + b * RADIUS) for a, b in ((-1, -1), (1, 1), (-1, 1), (1, -1))
+            ]
+            return line(*ends[0], *ends[1], "cross") + line(*ends[2], *ends[3], "cross")
+        case _:
+            return polyline([(x + a * RADIUS, y + b * RADIUS) for a, b in CORNERS[shape]], "dot")
+
+
+def mark(
+    drawn: str, tip: str, link: str = "", trial: int | None = None, *, is_stop: bool = False
+) -> str:
+    """What reports `tip` when it is pointed at or focused, and leads to `link` if there is one.
+
+    `trial` is whose it is, for pages whose charts are selected in together. Keys stop at it if
+    `is_stop`.
+    """
+    text = one_line(tip, TIP_CHARS)
+    if not text and not link and trial is None:
+        return drawn
+    place = (None if is_stop else "-1") if link else ("0" if is_stop else None)
+    return element(
+        "a" if link else "g",
+        *([element("title", escape(text))] if text else []),
+        drawn,
+        class_="mark",
+        href=link or None,
+        data_trial=trial,
+        tabindex=place,
+    )
+
+
+def drawing(
+    width: float, height: float, title: str, about: str, *parts: str, kind: str = "chart"
+) -> str:
     """A whole chart, with a title and a description for screen readers."""
     return element(
         "svg",
         element("title", escape(one_line(title, TITLE_CHARS))),
         element("desc", escape(one_line(about, TIP_CHARS))),
         *parts,
-        class_="chart",
+        class_=kind,
         viewBox=f"0 0 {_spelled(width)} {_spelled(height)}",
-        role="img",
+        role="group",
     )
 
 
-def _tip(tip: str) -> tuple[str, ...]:
-    text = one_line(tip, TIP_CHARS)
-    return (element("title", escape(text)),) if text else ()
-
-
-def _marked(kind: str, tip: str) -> str:
-    return f"{kind} mark" if _tip(tip) else kind
+def standalone(drawn: str) -> str:
+    """A chart as a file of its own, with the style that it otherwise has from its page."""
+    head, bracket, rest = drawn.partition(">")
+    head = head.replace("<svg", '<svg xmlns="http://www.w3.org/2000/svg"', 1)
+    return f"{head}{bracket}{element('style', view_file('charts.css'))}{rest}\n"
 
 
 def _spelled(value: Attribute) -> str:
@@ -127,6 +169,8 @@ class Scale:
     logarithmic: bool = False
     is_whole: bool = False
     """Whether the values are ordinals from 0 on, which have whole ticks."""
+    fixed: tuple[tuple[float, str], ...] = ()
+    """Values with the text at their ticks, in the place of round ones."""
 
     def place(self, value: float) -> float:
         """Where a value lies."""
@@ -137,6 +181,9 @@ class Scale:
     @property
     def ticks(self) -> tuple[Tick, ...]:
         """Round values along the axis, or its ends where there are none."""
+        if self.fixed:
+            every = -(-len(self.fixed) // MOST_TICKS)
+            return tuple((self.place(value), text) for value, text in self.fixed[::every])
         if self.is_whole:
             last = int(self.high)
             step = next(s for e in range(20) for f in (1, 2, 5) if (s := f * 10**e) * 14 >= last)
@@ -150,18 +197,48 @@ class Scale:
         return math.log(value) if self.logarithmic else value / 2
 
 
-def scale_of(values: Sequence[float], start: float, end: float, *, zero: bool = False) -> Scale:
-    """An axis that holds all of these values with a little room, from zero on if `zero`."""
-    low, high = max(min(values, default=0.0), -LARGEST), min(max(values, default=1.0), LARGEST)
-    if zero:
-        return Scale(low=min(low, 0.0), high=high if high > 0 else 1.0, start=start, end=end)
-    if low > 0 and high / low > WIDE:
-        return Scale(low=low, high=high, start=start, end=end, logarithmic=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartAxis:
+    """What an axis shows: differences, or factors where values above zero span many.
+
+    The `kind` "linear" always shows differences, "zero" too and from zero on, "log" always factors
+    of values above zero, and "whole" ordinals from 0 on. `ticks` are given where they are not round
+    numbers.
+    """
+
+    label: str
+    kind: Literal["", "linear", "zero", "log", "whole"] = ""
+    ticks: tuple[tuple[float, str], ...] = ()
+
+    def scale(self, values: Sequence[float], start: float, end: float) -> Scale:
+        """The axis for all of these values, with a little room, on the way from start to end."""
+        known = [*values, *(value for value, _ in self.ticks)]
+        low, high = max(min(known, default=0.0), -LARGEST), min(max(known, default=1.0), LARGEST)
+        is_log = self.kind == "log" or (self.kind == "" and low > 0 and high / low > WIDE)
+        match self.kind:
+            case "whole":
+                ends = -0.5, max(high, 0.0) + 0.5
+            case "zero":
+                ends = min(low, 0.0), high if high > 0 else 1.0
+            case _ if is_log:
+                ends = low, high
+            case _:
+                ends = _with_room(low, high)
+        return Scale(
+            low=ends[0],
+            high=ends[1],
+            start=start,
+            end=end,
+            logarithmic=is_log,
+            is_whole=self.kind == "whole",
+            fixed=self.ticks,
+        )
+
+
+def _with_room(low: float, high: float) -> tuple[float, float]:
     room = MARGIN * (high / 2 - low / 2) or abs(high) * MARGIN or 0.5
     ends = low - room, high + room
-    if not all(map(math.isfinite, ends)):
-        ends = low, high
-    return Scale(low=ends[0], high=ends[1], start=start, end=end)
+    return ends if all(map(math.isfinite, ends)) else (low, high)
 
 
 def brief(value: float) -> str:
@@ -200,71 +277,80 @@ def _factors(low: float, high: float) -> list[float]:
     return [value for value in values if low <= value <= high]
 
 
-WIDTH: Final = 760.0
-LEFT, RIGHT, TOP, BOTTOM = 76.0, 16.0, 34.0, 46.0
-TICK_CHARS, AXIS_CHARS, KEY_CHARS = 12, 70, 30
-CHAR_WIDTH: Final = 6.6
+WIDTH: Final = 640.0
+LEFT, RIGHT, BOTTOM = 58.0, 22.0, 46.0
+TICK_CHARS, AXIS_CHARS, KEY_CHARS = 16, 70, 40
+CHAR_WIDTH: Final = 7.8
+KEY_HEIGHT: Final = 17.0
+FEW_LABELS: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LegendEntry:
-    """What a mark stands for; `shape` is drawn in its `kind`."""
+    """What a mark stands for: a shape in the colour of `kind`."""
 
     name: str
     kind: str
-    shape: str = "dot"
+    shape: Shape | Literal["line", "box", "hatched box"] = "box"
 
 
 def across(scale: Scale, y: float, label: str, top: float) -> str:
-    """An axis below the chart, with lines up to `top`."""
+    """An axis below the chart, with lines up to `top`; narrow screens show every other text."""
     middle = (scale.start + scale.end) / 2
     parts = [line(place, top, place, y, "grid") for place, _ in scale.ticks]
     parts.append(line(scale.start, y, scale.end, y, "axis"))
-    for place, text in scale.ticks:
-        parts.append(words(place, y + 17, text, anchor="middle", chars=TICK_CHARS))
-    parts.append(words(middle, y + 37, label, anchor="middle", kind="name", chars=AXIS_CHARS))
+    crowded = len(scale.ticks) > FEW_LABELS
+    for number, (place, text) in enumerate(scale.ticks):
+        kind = "label second" if crowded and number % 2 else "label"
+        parts.append(words(place, y + 17, text, anchor="middle", kind=kind, chars=TICK_CHARS))
+    parts.append(words(middle, y + 38, label, anchor="middle", kind="name", chars=AXIS_CHARS))
     return "".join(parts)
 
 
-def upwards(scale: Scale, x: float, label: str, right: float) -> str:
-    """An axis left of the chart, its name above it, with lines to `right`."""
+def upwards(scale: Scale, x: float, label: str, right: float, top: float) -> str:
+    """An axis left of the chart with lines to `right`, its name from `top` on."""
     parts = [line(x, place, right, place, "grid") for place, _ in scale.ticks]
     parts.append(line(x, scale.start, x, scale.end, "axis"))
     for place, text in scale.ticks:
-        parts.append(words(x - 8, place + 4, text, anchor="end", chars=TICK_CHARS))
-    return "".join(parts) + words(8.0, 16.0, label, kind="name", chars=AXIS_CHARS)
+        parts.append(words(x - 6, place + 4, text, anchor="end", chars=TICK_CHARS))
+    return "".join(parts) + words(4.0, top + 14.0, label, kind="name", chars=AXIS_CHARS)
 
 
-def legend(keys: Sequence[LegendEntry], right: float, y: float) -> str:
-    """What is what, in one line that ends at `right`."""
-    parts, x = [], right
-    for key in reversed(keys):
-        x -= CHAR_WIDTH * len(key.name)
-        parts.append(words(x, y, key.name, chars=KEY_CHARS))
-        x -= 18
-        parts.append(_shape(key, x + 7, y - 4))
-        x -= 16
-    return "".join(parts)
+def legend(keys: Sequence[LegendEntry], top: float) -> tuple[str, float]:
+    """What is what, from `top` on in as many lines as it takes, and where it ends."""
+    parts: list[str] = []
+    x, y = 4.0, top
+    for key in keys:
+        width = 24 + CHAR_WIDTH * min(len(key.name), KEY_CHARS)
+        if x > 4 and x + width > WIDTH:
+            x, y = 4.0, y + KEY_HEIGHT
+        parts.append(element("g", _swatch(key, x + 7, y + 9), class_=key.kind))
+        parts.append(words(x + 19, y + 13, key.name, kind="label key", chars=KEY_CHARS))
+        x += width + 8
+    return "".join(parts), y + KEY_HEIGHT if keys else top
 
 
-def _shape(key: LegendEntry, x: float, y: float) -> str:
+def _swatch(key: LegendEntry, x: float, y: float) -> str:
     match key.shape:
         case "line":
-            return line(x - 7, y, x + 5, y, key.kind)
+            return polyline([(x - 8, y), (x + 8, y)], "path")
         case "box":
-            return box(x - 6, y - 5, 11.0, 10.0, key.kind)
+            return boxes([(x - 6, x + 6)], y - 5, 10.0, "part")
         case "hatched box":
-            below = box(x - 6, y - 5, 11.0, 10.0, "part0")
-            return below + box(x - 6, y - 5, 11.0, 10.0, key.kind)
-        case "cross":
-            return cross(x, y, 3.5, key.kind)
-        case "tick":
-            return line(x, y - 5, x, y + 5, key.kind)
-        case _:
-            return circle(x, y, 4.0, key.kind)
+            kinds = ("part", "hatch")
+            return "".join(boxes([(x - 6, x + 6)], y - 5, 10.0, kind) for kind in kinds)
+        case shape:
+            return symbol(shape, x, y + 4 if shape == "tick" else y)
+
+
+def chart_file(path: Path) -> Path:
+    """The path, if a chart can be written there. Raises StudyError for other kinds of files."""
+    if path.suffix.lower() not in CHART_FILES:
+        raise StudyError(f"{path}: charts are {' or '.join(CHART_FILES)} files; name the file so")
+    return path
 
 
 @cache
-def chart_style() -> str:
-    """The style sheet that a page with charts must have."""
-    return (files("search.views") / "charts.css").read_text(encoding="utf-8")
+def view_file(name: str) -> str:
+    """A style sheet or script of documents."""
+    return (files("search.views") / name).read_text(encoding="utf-8")

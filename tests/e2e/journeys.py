@@ -10,7 +10,8 @@ from playwright.sync_api import expect
 
 PATIENCE_MS = 240_000
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-END_OF_LINE = """line => {
+END_OF_LINE = """mark => {
+    const line = mark.querySelector("polyline");
     const last = line.points[line.points.length - 1];
     const {x, y} = new DOMPoint(last.x, last.y).matrixTransform(line.getScreenCTM());
     return {x, y};

@@ -16,6 +16,7 @@ from search.compare.view import comparisons_facts
 from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
 from search.loop.study_result import leader_of
+from search.report.explored import Interval
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
@@ -33,7 +34,6 @@ from search.service.models import (
 )
 from search.service.service import MissingError, Service, TooManyError
 from search.transfer.export import Omissions, suffix_of
-from search.views.charts import Interval
 from search.views.format import remarks
 from search.views.study import definition_facts
 

@@ -34,7 +34,7 @@ from search.views.format import (
 )
 from search.views.html import environment, printable
 from search.views.machine import disturbed_words
-from search.views.svg import chart_style
+from search.views.svg import view_file
 
 router = APIRouter(include_in_schema=False)
 
@@ -160,7 +160,7 @@ def static_files() -> Mapping[str, bytes]:
     """Return style sheets, scripts and the icon, by name."""
     folder = files("search.service.pages") / "static"
     found = {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
-    return {**found, "charts.css": chart_style().encode()}
+    return {**found, **{name: view_file(name).encode() for name in ("charts.css", "charts.js")}}
 
 
 @cache

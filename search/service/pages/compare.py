@@ -23,8 +23,9 @@ from search.service.pages.base import OneStudy, drawing, page, visible
 from search.service.pages.study import result_words
 from search.service.pages.trials import remarks_of
 from search.service.service import Service
-from search.views.charts import Curve, curve_chart
+from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.study import use_facts
+from search.views.svg import ChartAxis
 
 router = APIRouter(include_in_schema=False)
 
@@ -154,22 +155,30 @@ def regret_chart(histories: Sequence[tuple[str, StudyHistory]]) -> str | None:
     if not ends or min(ends) == 0:
         return None
     best = min(ends)
-    curves = [
-        Curve(
+    series = [
+        Series(
             name=name,
-            points=tuple(
-                (point.ordinal + 1, 100 * (sign * point.value - best) / abs(best))
-                for point in history.best_so_far
-            ),
-            end=max(1, history.total),
+            kind=f"tone{number}",
+            points=[
+                Point(x=each.ordinal + 1, y=100 * (sign * each.value - best) / abs(best))
+                for each in history.best_so_far
+            ],
+            shape=None,
+            path="step",
+            until=max(1, history.total),
+            tip=name,
         )
-        for name, history in histories
+        for number, (name, history) in enumerate(histories[:TONES])
     ]
-    return curve_chart(
-        curves,
-        title="How far each search was from the best of all",
-        x_label="trials tried",
-        y_label="% from the best of all",
+    title = "How far each search was from the best of all"
+    return xy_chart(
+        Panel(
+            series=series,
+            x=ChartAxis(label="trials tried"),
+            y=ChartAxis(label="% from the best of all", kind="zero"),
+        ),
+        title=title,
+        about=f"{len(series)} searches by trials tried",
     )
 
 

@@ -421,7 +421,9 @@ def _history_drawing(row: StudyRow, service: Service) -> Markup | None:
     """Draw the history of a study, again only when its records have changed."""
 
     def draw() -> str:
-        return draw_history(service.explored.history(row, service.records), MOST_MARKS)
+        return draw_history(
+            service.explored.history(row, service.records), MOST_MARKS, f"/studies/{row.id}/trials/"
+        )
 
     stamp = service.records.stamp(row.id)
     return drawing(service.drawings.get((row.id, "history"), stamp, draw))

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
@@ -31,7 +32,7 @@ from search.service.pages.base import OneStudy, StudyPage, drawing, visible
 from search.service.pages.study import decision_lines
 from search.service.service import MissingError
 from search.storage import absence
-from search.views.charts import Strip, strip_chart
+from search.views.charts import Row, rows_chart
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import (
     absence_lines,
@@ -42,11 +43,17 @@ from search.views.format import (
     one_line,
 )
 from search.views.machine import conditions_words, launch_facts, machine_of
+from search.views.svg import ChartAxis, LegendEntry
 
 router = APIRouter(include_in_schema=False)
 
 MOST_SIBLINGS = 100
 MOST_STRIPS = 24
+MOST_DOTS = 200
+SAMPLE_KEYS = (
+    LegendEntry(name="step", kind="measured", shape="dot"),
+    LegendEntry(name="median", kind="best", shape="line"),
+)
 WINDOW_BYTES = 1 << 16
 TAIL_BYTES = 6000
 MOST_TAILS = 8
@@ -142,7 +149,7 @@ def trial(at: OneStudy, ordinal: Ordinal) -> Response:
         metrics=records.metric_values(row.id, ordinal).get(ordinal, ()),
         computed=_computed(records.computed_metrics(row.id, ordinal).get(ordinal, ())),
         absent=() if measured is None else absence_lines(measured.absent),
-        bars=drawing(_time_bars((found, best, parent), best)),
+        bars=drawing(_time_bars((found, best, parent), best, f"/studies/{row.id}/trials/")),
         diagnosis=None if diagnosis is None else diagnosis_words(diagnosis),
         diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
         launches=_launches(found, row, records),
@@ -202,12 +209,14 @@ def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
         for inside, one in _measured(repeat.outcome)
     ]
     strips = [*own, *again[-MOST_STRIPS:]]
-    if not any(strip.values for strip in strips):
+    if not any(strip.points for strip in strips):
         return None
-    return strip_chart(
+    return rows_chart(
         strips,
+        ChartAxis(label="ms per step, of its slowest rank"),
+        SAMPLE_KEYS,
         title=f"Step times of the launches of trial {trial.ordinal}",
-        label="ms per step, of its slowest rank",
+        about=f"{len(strips)} launches, a dot for each step and a line at their median",
     )
 
 
@@ -219,15 +228,17 @@ def _measured(outcome: Outcome) -> Iterator[tuple[str, Measured]]:
     yield from inside or [("", outcome)]
 
 
-def _strip(name: str, measured: Measured, inside: str) -> Strip:
+def _strip(name: str, measured: Measured, inside: str) -> Row:
     times_ms = tuple(1e3 * time_s for time_s in measured.measurement.slowest_rank_s)
     profiled = ", profiled" if measured.measurement.profiled else ""
     where = f" in {inside}" if inside else ""
-    return Strip(
+    middle = f", median {format_number(median(times_ms))} ms" if times_ms else ""
+    return Row(
         name=f"{name}{where}",
-        values=times_ms,
-        tip=f"{name}{where}: {format_count(len(times_ms), 'step')}{profiled}",
-        is_own=name == "first launch",
+        points=times_ms[:: max(1, -(-len(times_ms) // MOST_DOTS))],
+        middle=median(times_ms) if times_ms else None,
+        tip=f"{name}{where}: {format_count(len(times_ms), 'step')}{profiled}{middle}",
+        is_best=name == "first launch",
     )
 
 
@@ -243,7 +254,7 @@ def _computed(computed: Sequence[ComputedMetric]) -> Mapping[str, list[str]]:
     return found
 
 
-def _time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None:
+def _time_bars(trials: Sequence[Trial | None], best: Trial | None, links: str) -> str | None:
     """Draw where the profiled steps of these trials went; None where the first has none."""
     split = {
         trial.ordinal: (trial, trial.outcome.breakdown)
@@ -254,7 +265,7 @@ def _time_bars(trials: Sequence[Trial | None], best: Trial | None) -> str | None
     }
     if trials[0] is None or trials[0].ordinal not in split:
         return None
-    return time_chart(tuple(split.values()), None if best is None else best.ordinal)
+    return time_chart(tuple(split.values()), None if best is None else best.ordinal, links)
 
 
 def _launches(trial: Trial, row: StudyRow, store: Store) -> list[tuple[str, list[Line]]]:

@@ -25,7 +25,7 @@ def files(made):
         return {
             path.relative_to(root).as_posix()
             for path in root.rglob("*")
-            if path.is_file() and path.suffix != ".png"
+            if path.is_file() and path.suffix != ".svg"
         }
 
     return found

@@ -110,7 +110,7 @@ def test_json_of_the_best_says_that_it_was_scored_again(cclsearch, searched):
 
 def test_the_front_of_what_is_on_record_is_listed_and_drawn(cclsearch, searched, tmp_path):
     both = ("--front", "--objective", "step_time", "--objective", "peak_memory")
-    plot = tmp_path / "front.png"
+    plot = tmp_path / "front.svg"
     out = told(cclsearch, searched, "show", *both, "--plot", plot).out.splitlines()
     assert out[0] == (
         "front: 2 of 3 measured trials, over step_time and peak_memory; "
@@ -118,7 +118,7 @@ def test_the_front_of_what_is_on_record_is_listed_and_drawn(cclsearch, searched,
     )
     assert [line.split(": ")[-1] for line in out[1:]] == ["--n=1", "--n=2"]
     assert "step_time 0.2 s" in out[1]
-    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert "step_time (s), lower is better" in plot.read_text()
     members = json.loads(told(cclsearch, searched, "show", *both, "--json").out)
     assert [len(member["reached"]) for member in members] == [2, 2]
     assert members[0]["reached"][0]["value"]["launch_count"] == 4
@@ -141,12 +141,13 @@ def test_a_study_with_several_objectives_tells_its_front_everywhere(cclsearch, t
     ("arguments", "words"),
     [
         (("show", "--front"), "has one objective, so there is no front; give several"),
-        (("show", "--plot", "x.png"), "--plot draws the front; add --front"),
+        (("show", "--front", "--plot", "x.png"), "x.png: charts are .svg or .html files"),
+        (("show", "--plot", "x.svg"), "--plot draws the front; add --front"),
         (("best", "--objective", "nope"), "no metric is called 'nope'"),
         (("best", "--objective", "step_time*mfu"), "say which way is better"),
         (("show", "--limit", "mfu"), "write it as in 'peak_memory < 30 GiB'"),
         (
-            ("show", "--front", "--plot", "x.png", "--objective=mfu", "--objective=step_time"),
+            ("show", "--front", "--plot", "x.svg", "--objective=mfu", "--objective=step_time"),
             "no trial is on the front; nothing to draw",
         ),
     ],

@@ -51,8 +51,11 @@ def test_a_page_has_one_title_and_a_heading_for_every_section(whole):
     assert [each.text for each in page.all("h1")] == [each.text for each in page.all("title")][:1]
     sections = list(page.all("section"))
     assert [len(list(section.all("h2"))) for section in sections] == [1] * len(sections)
-    links = [each.attributes["href"] for each in page.all("a")]
+    (contents,) = page.all("nav")
+    links = [each.attributes["href"] for each in contents.all("a")]
     assert links == [f"#{section.attributes['id']}" for section in sections]
+    known = {each.attributes.get("id") for each in page.all()}
+    assert {each.attributes["href"][1:] for each in page.all("a")} <= known
 
 
 def test_an_id_is_given_once(whole):
@@ -120,7 +123,7 @@ def test_a_chart_is_named_and_described(whole):
 
     assert len(charts) == 5
     assert all([part.name for part in chart.children[:2]] == ["title", "desc"] for chart in charts)
-    assert all(chart.attributes["role"] == "img" for chart in charts)
+    assert all(chart.attributes["role"] == "group" for chart in charts)
 
 
 def test_hostile_names_policies_and_messages_are_text(reported):

@@ -70,8 +70,9 @@ def test_failures_are_told_by_kind_with_the_first_cause(client):
 def test_the_history_is_a_chart_with_a_mark_for_every_trial(client):
     page = get(client, f"/studies/{FINISHED}").find("history")
 
-    assert sum(each.attributes.get("class") == "dot mark" for each in page.all("circle")) == 3
-    assert any("failure" in (each.attributes.get("class") or "") for each in page.all("rect"))
+    marks = [each for each in page.all("a") if each.attributes.get("class") == "mark"]
+    assert [each.attributes["href"].rpartition("/")[2] for each in marks] == ["0", "1", "2", "3"]
+    assert any(each.attributes.get("class") == "failure" for each in page.all("g"))
 
 
 def test_an_imported_study_says_that_nothing_was_launched_here(client):

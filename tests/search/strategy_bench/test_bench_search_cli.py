@@ -27,12 +27,12 @@ def test_one_json_and_one_picture_are_written(bench, tmp_path):
     ended = bench("-o", str(tmp_path / "results"))
     assert ended.code == 0
     written = sorted(path.name for path in (tmp_path / "results").iterdir())
-    assert written == ["search_benchmark.json", "search_benchmark.png"]
+    assert written == ["search_benchmark.json", "search_benchmark.svg"]
     told = json.loads((tmp_path / "results" / "search_benchmark.json").read_text())
     assert told["strategies"] == ["grid", "tpe"]
     assert told["reports"][0]["summaries"][0]["trials"] == {"low": 2.0, "median": 2.0, "high": 2.0}
-    picture = (tmp_path / "results" / "search_benchmark.png").read_bytes()
-    assert picture.startswith(b"\x89PNG")
+    picture = (tmp_path / "results" / "search_benchmark.svg").read_text()
+    assert all(text in picture for text in ("<svg xmlns", "grid: 100 % in 5", "trials</text>"))
 
 
 def test_json_on_stdout_is_one_document(bench):

@@ -8,38 +8,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.views.charts import (
-    Bar,
-    BestInterval,
-    FrontMark,
+from records.errors import StudyError
+from search.report.explored import (
+    Axis,
+    BestSoFar,
     HistoryPoint,
     Interval,
+    StudyHistory,
+    draw_history,
+)
+from search.views.charts import (
+    MOST_STOPS,
+    Panel,
+    Point,
+    Row,
+    Series,
     TriedConfig,
     TriedKnob,
-    bar_chart,
-    front_chart,
-    history_chart,
     parallel_chart,
+    rows_chart,
+    stacked,
+    xy_chart,
 )
 from search.views.format import one_line
-from search.views.svg import LegendEntry, brief, scale_of
+from search.views.html import write_chart
+from search.views.svg import LEAST_TICKS, MOST_TICKS, ChartAxis, LegendEntry, brief
 
 NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
 WORDS = st.text(max_size=20)
-ENDED = ("measured", "breaks a limit")
+HOSTILE = "</title><script>alert(1)</script>"
+PLACES = ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r")
+X, Y = ChartAxis(label="trials"), ChartAxis(label="s")
 
 
 def check(chart):
-    """The chart's elements by class, each within the frame and with finite places."""
+    """The chart's elements, each within the frame and with finite places."""
     root = ElementTree.fromstring(chart)
     _, _, width, height = map(float, root.attrib["viewBox"].split())
     for element in root.iter():
         get = {name: float(v) for name, v in element.attrib.items() if name in PLACES}
         across = [value for name, value in get.items() if name in {"x", "x1", "x2", "cx"}]
         along = [value for name, value in get.items() if name in {"y", "y1", "y2", "cy"}]
-        if element.tag == "rect":
-            across.append(get["x"] + get["width"])
-            along.append(get["y"] + get["height"])
         for point in element.attrib.get("points", "").split():
             x, y = map(float, point.split(","))
             across.append(x)
@@ -50,72 +59,44 @@ def check(chart):
     return root
 
 
-PLACES = ("x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r", "width", "height")
+def marks(root, kind="mark"):
+    return [each for each in root.iter() if kind in each.get("class", "").split()]
 
 
-def marks(root, kind):
-    return [each for each in root.iter() if each.get("class", "").split()[:1] == [kind]]
+def drawn(*series, x=X, y=Y):
+    return check(xy_chart(Panel(series=series, x=x, y=y), title="t", about="a"))
 
 
-def point(ordinal, value, ended, words=""):
-    return HistoryPoint(ordinal=ordinal, value=value, ended=ended, started_at="", words=words)
-
-
+ends = st.none() | st.tuples(NUMBERS, NUMBERS)
 points = st.lists(
-    st.tuples(st.integers(0, 10**6), st.none() | NUMBERS, st.sampled_from(ENDED), WORDS),
-    max_size=8,
-    unique_by=lambda each: each[0],
-).map(
-    lambda found: [
-        point(n, value, "failed" if value is None else ended, tip)
-        for n, value, ended, tip in sorted(found)
-    ]
-)
-intervals = st.none() | st.builds(
-    BestInterval,
-    ordinal=st.integers(0, 10**6),
-    centre=NUMBERS,
-    low=st.none() | NUMBERS,
-    high=st.none() | NUMBERS,
-    tip=WORDS,
-)
-
-
-@given(points, intervals, WORDS, st.booleans())
-def test_a_history_stays_in_its_frame(found, best, label, lower_is_better):
-    root = check(history_chart(found, best, label=label, lower_is_better=lower_is_better))
-
-    marked = [each for each in root.iter() if each.get("class", "").endswith(" mark")]
-    tips = [each.words for each in found] + ([] if best is None else [best.tip])
-    assert len(marked) == sum(bool(one_line(tip, 60)) for tip in tips)
-
-
-reaches = st.builds(Interval, centre=NUMBERS, low=st.none() | NUMBERS, high=st.none() | NUMBERS)
-pairs = st.lists(
     st.builds(
-        FrontMark,
-        name=WORDS,
-        x=reaches,
-        y=reaches,
-        on_front=st.booleans(),
-        is_limited=st.booleans(),
-        tip=WORDS,
+        Point, x=NUMBERS, y=st.none() | NUMBERS, x_ends=ends, y_ends=ends, name=WORDS, tip=WORDS
     ),
-    max_size=6,
+    max_size=8,
 )
+shapes = st.sampled_from(["dot", "large dot", "square", "diamond", "up", "down", "cross", "tick"])
 
 
-@given(pairs, WORDS, WORDS, st.booleans())
-def test_a_front_stays_in_its_frame(found, x_label, y_label, line):
-    check(front_chart(found, x_label=x_label, y_label=y_label, line=line))
+@given(points, shapes, st.sampled_from(["", "line", "step", "band"]), st.sampled_from(["", "zero"]))
+def test_points_and_paths_stay_in_their_frame(found, shape, path, kind):
+    series = Series(name="n", kind="best", points=found, shape=shape, path=path)
+
+    root = drawn(series, y=ChartAxis(label="y", kind=kind))
+
+    assert len(marks(root)) == sum(bool(one_line(each.tip, 60)) for each in found)
 
 
 @given(st.lists(st.tuples(st.lists(NUMBERS.map(abs), min_size=2, max_size=2), WORDS), max_size=12))
 def test_bars_stay_in_their_frame(found):
-    bars = [Bar(name=name, parts=(a, b), words=name, within=a / 2) for (a, b), name in found]
-    keys = [LegendEntry(name="one", kind="part0"), LegendEntry(name="two", kind="part1")]
+    rows = [
+        Row(
+            name=name, stretches=stacked((a, b), ("part0", "part1"), a / 2), words=name, points=(a,)
+        )
+        for (a, b), name in found
+    ]
+    keys = [LegendEntry(name="hidden", kind="part0", shape="hatched box")]
 
-    check(bar_chart(bars, keys, title="bars", label="ms", hatched="hidden"))
+    check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), keys, title="bars", about=""))
 
 
 @given(st.data())
@@ -140,18 +121,17 @@ def test_parallel_coordinates_stay_in_their_frame(data):
 
     root = check(parallel_chart(knobs, tried, 0, "cost"))
 
-    lines = list(root.iter("polyline"))
-    assert len(lines) == len(tried)
+    assert len(marks(root)) == len(tried)
 
 
-@pytest.mark.parametrize("count", [1, 3, 7, 14])
+@pytest.mark.parametrize("count", [1, 3, 7])
 def test_names_of_parallel_axes_do_not_collide(count):
     names = ["activation_checkpointing", "pipeline_schedule"] * 7
     knobs = [TriedKnob(name=name, choices=("a", "b")) for name in names[:count]]
     root = check(parallel_chart(knobs, [], None, "step_time (s)"))
     places = {}
     for text in marks(root, "name"):
-        x, half = float(text.attrib["x"]), len(text.text) * 7.0 / 2
+        x, half = float(text.attrib["x"]), len(text.text) * 6.6 / 2
         places.setdefault(text.attrib["y"], []).append((x - half, x + half))
 
     assert sum(map(len, places.values())) == count + 1
@@ -159,76 +139,151 @@ def test_names_of_parallel_axes_do_not_collide(count):
         assert all(end < start for (_, end), (start, _) in pairwise(sorted(row)))
 
 
-def test_seven_knobs_have_room_for_their_whole_names():
-    knobs = [TriedKnob(name=name, choices=("a", "b")) for name in ["activation_checkpointing"] * 7]
-    root = check(parallel_chart(knobs, [], None, "step_time"))
-
-    assert [text.text for text in marks(root, "name")][1:7] == ["activation_checkpointing"] * 6
+def history(*values, ended=None, lower_is_better=True, best=None):
+    """A history of these values, of which `best` led in turn; None is a failed trial."""
+    points = [
+        HistoryPoint(
+            ordinal=n,
+            value=value,
+            ended=(ended or {}).get(n, "failed" if value is None else "measured"),
+            started_at="",
+            words=f"trial {n}",
+        )
+        for n, value in enumerate(values)
+    ]
+    return StudyHistory(
+        axis=Axis(name="step_time", unit="s", lower_is_better=lower_is_better),
+        points=tuple(points),
+        best_so_far=tuple(BestSoFar(ordinal=n, value=values[n]) for n in best or ()),
+        best=None if best is None else best[-1],
+        best_again=Interval(centre=2.0, low=1.5, high=2.5) if best else None,
+        shown=len(points),
+        total=len(points),
+    )
 
 
 def test_lower_values_lie_lower_and_failures_on_the_axis():
-    told = [(0, 4.0), (1, None), (2, 2.0)]
-    chart = history_chart(
-        [point(n, v, "failed" if v is None else "measured", "t") for n, v in told],
-        None,
-        label="s",
-        lower_is_better=True,
-    )
-    root = check(chart)
+    root = check(draw_history(history(4.0, None, 2.0)))
 
     high, low = (
-        float(dot.attrib["cy"]) for dot in marks(root, "dot") if "mark" in dot.get("class")
+        float(mark.find("circle").attrib["cy"])
+        for mark in marks(root)
+        if mark.find("circle") is not None
     )
-    (failed,) = (m for m in marks(root, "failure") if "mark" in m.get("class"))
-    assert high < low < float(failed.attrib["y"])
+    (failed,) = (mark.find("path") for mark in marks(root) if mark.find("path") is not None)
+    assert high < low < float(failed.attrib["d"].split()[1].partition("h")[0])
 
 
-@pytest.mark.parametrize(("lower_is_better", "steps"), [(True, [4.0, 2.0]), (False, [4.0, 5.0])])
-def test_the_step_line_follows_the_best_so_far(lower_is_better, steps):
-    values = [4.0, 5.0 if not lower_is_better else 2.0, 3.0]
-    found = [point(n, v, "measured") for n, v in enumerate(values)]
-    root = check(history_chart(found, None, label="s", lower_is_better=lower_is_better))
+def test_a_history_has_its_best_so_far_as_steps_and_the_best_with_its_interval():
+    root = check(draw_history(history(4.0, 2.0, 3.0, best=(0, 1))))
 
-    (line,) = root.iter("polyline")
-    heights = {point.split(",")[1] for point in line.attrib["points"].split()}
-    assert len(heights) == len(steps)
+    (line,) = (root.iter("polyline"),)
+    (steps,) = [
+        each for each in line if "path" in each.get("class") and len(each.get("points").split()) > 2
+    ]
+    assert len({point.split(",")[1] for point in steps.get("points").split()}) == 2
+    (arm,) = marks(root, "arm")
+    assert float(arm.get("y2")) < float(arm.get("y1"))
 
 
-def test_what_breaks_a_limit_never_leads_the_step_line():
-    found = [
-        point(0, 4.0, "measured"),
-        point(1, 1.0, "breaks a limit"),
+def test_marks_lead_to_their_trials_and_report_them():
+    root = check(draw_history(history(4.0, 2.0), links="/studies/a/trials/"))
+
+    assert [(mark.tag, mark.get("href"), mark.find("title").text) for mark in marks(root)] == [
+        ("a", "/studies/a/trials/0", "trial 0"),
+        ("a", "/studies/a/trials/1", "trial 1"),
     ]
 
-    (line,) = check(history_chart(found, None, label="s", lower_is_better=True)).iter("polyline")
 
-    assert len({point.split(",")[1] for point in line.attrib["points"].split()}) == 1
+@pytest.mark.parametrize(("count", "stops"), [(MOST_STOPS, MOST_STOPS + 1), (MOST_STOPS + 1, 1)])
+def test_keys_stop_at_every_mark_of_few_and_at_the_best_of_many(count, stops):
+    others = Series(
+        name="a",
+        kind="measured",
+        points=[Point(x=n, y=n, tip="t", link="#") for n in range(count - 1)],
+    )
+    best = Series(name="b", kind="best", points=[Point(x=1, y=1, tip="t", link="#")], is_main=True)
+
+    root = drawn(others, best)
+
+    assert sum(mark.get("tabindex") is None for mark in marks(root)) == stops - (
+        count == MOST_STOPS
+    )
+
+
+def test_texts_of_others_never_become_elements():
+    point = Point(x=1, y=1, name=HOSTILE, tip=HOSTILE, link=f"#{HOSTILE}")
+
+    root = drawn(Series(name=HOSTILE, kind="best", points=[point]), x=ChartAxis(label=HOSTILE))
+
+    assert not list(root.iter("script"))
+    (mark,) = marks(root)
+    assert (mark.get("href"), mark.find("title").text) == (f"#{HOSTILE}", HOSTILE)
+
+
+def test_names_of_points_do_not_lie_over_each_other():
+    found = [Point(x=1.0 if n < 50 else 2.0, y=1.0, name=f"t{n}") for n in range(60)]
+
+    root = drawn(Series(name="", kind="best", points=found))
+
+    names = [each.text or "" for each in root.iter("text")]
+    assert [name for name in names if name.startswith("t") and name[1:].isdigit()] == ["t0", "t50"]
+
+
+@pytest.mark.parametrize("found", [(), (Point(x=1, y=0.0),)])
+def test_a_search_that_found_nothing_or_one_thing_is_drawn(found):
+    series = Series(name="x", kind="tone0", points=found, shape=None, path="step", until=1)
+
+    assert len(marks(drawn(series), "path")) == 2 * len(found)  # and the one of the legend
 
 
 def test_parts_of_a_bar_are_as_long_as_they_are():
-    bars = [Bar(name="a", parts=(1.0, 3.0)), Bar(name="b", parts=(2.0, 0.0))]
-    keys = [LegendEntry(name="one", kind="part0"), LegendEntry(name="two", kind="part1")]
+    rows = [
+        Row(name=n, stretches=stacked(p, ("part0", "part1")))
+        for n, p in (("a", (1.0, 3.0)), ("b", (2.0, 0.0)))
+    ]
 
-    root = check(bar_chart(bars, keys, title="bars", label="ms"))
+    root = check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), (), title="t", about=""))
 
-    widths = [float(each.attrib["width"]) for each in root.iter("rect")]
+    widths = [
+        float(each.get("d").partition("h")[2].partition("v")[0]) for each in marks(root, "part")
+    ]
     assert widths == pytest.approx([widths[0], 3 * widths[0], 2 * widths[0]], abs=0.2)
 
 
-@given(st.lists(NUMBERS, min_size=1, max_size=20), st.booleans())
-def test_a_scale_keeps_the_order_of_values_and_of_its_ticks(values, zero):
-    scale = scale_of(values, 100.0, 500.0, zero=zero)
+@given(
+    st.lists(NUMBERS, min_size=1, max_size=20),
+    st.sampled_from(["", "linear", "zero"]),
+)
+def test_a_scale_keeps_the_order_of_values_and_of_its_ticks(values, kind):
+    scale = ChartAxis(label="", kind=kind).scale(values, 100.0, 500.0)
 
     places = [scale.place(value) for value in sorted(values)]
     assert places == sorted(places)
-    assert all(100.0 <= place <= 500.0 for place in places)
     ticks = [place for place, _ in scale.ticks]
+    assert all(100.0 <= place <= 500.0 for place in (*places, *ticks))
     assert 1 <= len(ticks) <= 40
     assert ticks == sorted(ticks)
 
 
+@given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=20))
+def test_a_logarithmic_scale_has_ticks_in_order_and_within(values):
+    scale = ChartAxis(label="", kind="log").scale(values, 0.0, 100.0)
+
+    ticks = [place for place, _ in scale.ticks]
+    assert ticks == sorted(ticks)
+    assert all(0.0 <= place <= 100.0 for place in (*ticks, *map(scale.place, values)))
+
+
+@given(low=st.floats(0.001, 1e6), width=st.floats(0.05, 15.0))
+def test_an_axis_has_some_ticks_and_not_too_many(low, width):
+    ticks = ChartAxis(label="").scale([low, low * (1 + width)], 0.0, 100.0).ticks
+
+    assert LEAST_TICKS - 1 <= len(ticks) <= MOST_TICKS
+
+
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "expected"),
     [
         ([0.15, 0.43], ["0.2", "0.3", "0.4"]),
         ([1.0, 1000.0], ["1", "10", "100", "1000"]),
@@ -236,10 +291,10 @@ def test_a_scale_keeps_the_order_of_values_and_of_its_ticks(values, zero):
         ([2e8, 4e9], ["2 G"]),
     ],
 )
-def test_ticks_are_round_numbers(values, told):
-    ticks = [label for _, label in scale_of(values, 0.0, 1.0).ticks]
+def test_ticks_are_round_numbers(values, expected):
+    ticks = [label for _, label in ChartAxis(label="").scale(values, 0.0, 1.0).ticks]
 
-    assert set(told) <= set(ticks)
+    assert set(expected) <= set(ticks)
     assert len(ticks) <= 12
 
 
@@ -250,3 +305,14 @@ def test_long_numbers_are_told_with_a_letter():
         "-1.5 M",
         "1e+20",
     ]
+
+
+def test_a_chart_is_written_as_svg_or_page_and_as_nothing_else(tmp_path):
+    chart = draw_history(history(4.0, 2.0))
+    for name in ("a.svg", "a.html"):
+        write_chart(chart, "t", tmp_path / name)
+
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    assert "<svg" in (tmp_path / "a.html").read_text()
+    with pytest.raises(StudyError, match=r"a\.png: charts are \.svg or \.html files"):
+        write_chart(chart, "t", tmp_path / "a.png")

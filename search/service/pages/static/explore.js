@@ -69,7 +69,8 @@ function start() {
 
 /** The places of a mark that a choice may hold: the middle of a dot, the corners of a line. */
 function places(mark) {
-  if (mark.points !== undefined) return [...mark.points];
+  const line = mark.querySelector("polyline");
+  if (line !== null) return [...line.points];
   const box = mark.getBBox();
   return [{ x: box.x + box.width / 2, y: box.y + box.height / 2 }];
 }
@@ -124,7 +125,7 @@ function chart(figure, { choose, toggle, announcement }) {
     current = Math.max(0, Math.min(order.length - 1, to));
     const { mark } = order[current];
     mark.classList.add("at");
-    announcement.textContent = mark.querySelector("title")?.textContent ?? `trial ${mark.dataset.trial}`;
+    announcement.textContent = mark.getAttribute("aria-label") ?? mark.querySelector("title")?.textContent ?? `trial ${mark.dataset.trial}`;
   };
   figure.addEventListener("keydown", (event) => {
     if (order.length === 0) return;

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from evaluator.metrics.base import TRACES, Metric, MetricError
+from evaluator.metrics.base import TRACES, Metric
 from evaluator.metrics.card_mismatches import mismatches
-from evaluator.metrics.ccl_bench import CCL_BENCH
 from evaluator.metrics.registry import (
     Definition,
     Measures,
@@ -24,7 +23,7 @@ from evaluator.metrics.registry import (
     metric,
     read_metrics_file,
 )
-from records.errors import StudyError, suggestion
+from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import MetricValue
@@ -128,10 +127,6 @@ class ComputeOptions:
     batch_size: BatchSizeOption = None
     gpus: GpusOption = None
     metrics_file: MetricsFileOption = None
-    compat: Annotated[
-        Literal["ccl-bench"] | None,
-        typer.Option("--compat", help="Use the definitions and units of the published toolkit."),
-    ] = None
     no_cache: NoCacheOption = False
     study: Annotated[
         list[str],
@@ -168,8 +163,8 @@ def compute(asked: ComputeOptions, as_json: JsonOption = False) -> None:
     Exits with status 3 if no requested metric has a value.
     """
     if asked.study or asked.every_study:
-        if asked.card is not None or asked.compat is not None:
-            raise StudyError("--card and --compat are for traces; recorded trials have a workload")
+        if asked.card is not None:
+            raise StudyError("--card is for traces; recorded trials have a workload")
         print_computed(asked, as_json=as_json)
     elif asked.trace:
         print_values(asked, as_json=as_json)
@@ -226,10 +221,7 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
     """
     from search.cli.trace import head_facts, print_caveats, print_head, trace_caveats
 
-    if asked.compat:
-        known, broken = _published(asked.names), dict[str, str]()
-    else:
-        known, broken = _requested(asked.names, asked.metrics_file)
+    known, broken = _requested(asked.names, asked.metrics_file)
     found, unfit, inferences = _with_card(asked)
     measures = measure_each(known, found.evidence)
     values = {value.name: value for value in measures.values}
@@ -252,16 +244,6 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
         print_caveats(*(split.caveats if split else ()), *trace_caveats(found.traces))
     if not any(each.name in values for each in known):
         raise typer.Exit(NOTHING_MEASURED)
-
-
-def _published(names: Sequence[str]) -> Sequence[Metric]:
-    """Return the metrics of the published toolkit."""
-    known = {each.name: each for each in CCL_BENCH}
-    for name in names:
-        if name not in known:
-            told = suggestion(name, list(known))
-            raise MetricError(f"CCL-Bench's Table 3 has no metric {name!r}; {told}")
-    return [known[name] for name in names or known]
 
 
 def _with_card(asked: ComputeOptions) -> "tuple[OpenTraces, Sequence[str], Sequence[str]]":

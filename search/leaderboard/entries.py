@@ -7,11 +7,13 @@ from ours. The files are hostile input: they are read within limits and no code 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeAlias
+from typing import Final, NamedTuple, Self, TypeAlias
 
 from evaluator.metrics.base import PUBLISHED_PREFIX, Better
 from records.codec import from_json
@@ -21,10 +23,6 @@ from records.trial import MetricValue
 from records.workload import Workload
 from search.transfer.foreign_studies import lines_of, text_of
 from search.views.format import message_words, one_line
-
-if TYPE_CHECKING:
-    from evaluator.metrics.base import Formula
-
 
 NAME_CHARS = 80
 _PARTS = re.compile(r"[a-z]+|\d+(?:\.\d+)?")
@@ -188,27 +186,6 @@ _ALIASES: Final[Mapping[str, str]] = {
     **{f"bandwidth_utilization_{name}_group_6": f"bw_{name}" for name in _BANDWIDTHS},
     "memory_transfer_overhead_group_9": "memory_transfer_overhead",
 }
-_FURTHER: Final[Mapping[str, tuple[str, Better, str]]] = {
-    **{
-        f"collective_vol_{name}_gb": (
-            "GB",
-            "lower",
-            "Bytes of the first rank over all steps in its file, though it is called per step.",
-        )
-        for name in _VOLUMES
-    },
-    "scale_up_bw_utility": (
-        "%",
-        "higher",
-        "What doubling the link would gain in a simulation that never overlaps computation and "
-        "communication, and that was not compared with the measured step.",
-    ),
-    "gpu_step_score": (
-        "",
-        "higher",
-        "The term of the device count is not bounded, that of the step time hardly moves.",
-    ),
-}
 
 
 def column_of(name: str) -> str:
@@ -217,20 +194,21 @@ def column_of(name: str) -> str:
     return f"{PUBLISHED_PREFIX}{_ALIASES.get(plain, plain)}"
 
 
-@cache
-def _defined() -> "Mapping[str, Formula]":
-    from evaluator.metrics.ccl_bench import CCL_BENCH  # brings numpy, and few entries need it
+class _Published(NamedTuple):
+    unit: str
+    better: Better
+    defect: str | None = None
 
-    return {each.name: each for each in CCL_BENCH}
+
+@cache
+def _published() -> Mapping[str, _Published]:
+    text = (files("search.leaderboard") / "published_metrics.toml").read_text(encoding="utf-8")
+    return {name: _Published(**row) for name, row in tomllib.loads(text).items()}
 
 
 def definition_of(column: str) -> tuple[str, Better, str | None]:
     """Unit, better direction and defect of a published metric, as far as they are known."""
-    name = column.removeprefix(PUBLISHED_PREFIX)
-    if name in _defined():
-        defined = _defined()[name]
-        return defined.unit, defined.better, defined.differs
-    return _FURTHER.get(name, ("", "lower", None))
+    return _published().get(column.removeprefix(PUBLISHED_PREFIX)) or ("", "lower", None)
 
 
 def published_readings(values: Mapping[str, object]) -> dict[str, Reading]:

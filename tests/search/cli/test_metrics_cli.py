@@ -9,6 +9,7 @@ import pytest
 from evaluator.metrics.registry import metric, metric_names
 
 DATA = Path(__file__).parents[2] / "data"
+PUBLISHED = Path(__file__).parents[3] / "benchmarks" / "ccl_bench_metrics.py"
 CARDS, SYNTHETIC = DATA / "cards", DATA / "traces" / "synth_fsdp_4rank_straggler2"
 OWN_METRIC = """
 from evaluator.metrics.base import Formula
@@ -151,11 +152,12 @@ def test_a_metric_of_ones_own_is_computed_beside_the_others(cclsearch, computed,
 
 def test_values_of_the_published_toolkit_are_given_in_its_units(computed):
     ours = computed(SYNTHETIC, "bw_allgather")
-    theirs = computed(SYNTHETIC, "bw_allgather", "--compat", "ccl-bench")
+    name = "published_bw_allgather"
+    theirs = computed(SYNTHETIC, name, "--metrics-file", PUBLISHED)
 
-    assert (ours["bw_allgather"]["unit"], theirs["bw_allgather"]["unit"]) == ("GB/s", "GiB/s")
+    assert (ours["bw_allgather"]["unit"], theirs[name]["unit"]) == ("GB/s", "GiB/s")
     assert ours["bw_allgather"]["value"] == pytest.approx(168.8, rel=0.01)
-    assert theirs["bw_allgather"]["value"] == pytest.approx(39.2, rel=0.01)
+    assert theirs[name]["value"] == pytest.approx(39.2, rel=0.01)
 
 
 def test_metrics_of_a_trial_on_record_know_its_steps_and_its_work(computed, traced_store):
@@ -170,11 +172,9 @@ def test_metrics_of_a_trial_on_record_know_its_steps_and_its_work(computed, trac
     [
         ("metrics show mfuu", "did you mean 'mfu'?"),
         ("metrics compute nowhere mfuu", "did you mean 'mfu'?"),
-        ("metrics compute nowhere stragler --compat ccl-bench", "did you mean 'straggler'?"),
         ("metrics compute nowhere", "error: nowhere"),
         ("metrics compute nowhere --card missing.yaml", "error: missing.yaml"),
         ("metrics compute nowhere --metrics-file missing.py", "error: missing.py"),
-        ("metrics compute nowhere --compat theirs", "--compat"),
         ("metrics compute", "TRACE"),
     ],
 )

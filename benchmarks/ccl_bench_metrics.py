@@ -1,18 +1,20 @@
-"""CCL-Bench's Table 3 as its published toolkit computes it, faults included.
+"""CCL-Bench's Table 3 as its published toolkit computes it, faults included, as a metrics file.
 
-For comparison with the published leaderboard, and to see where a difference comes from: the same
-names and units, and in `differs` what is wrong with each. Origin: the toolkit's code, read at git
-1d257f0, for Kineto traces, and for Nsight Systems where it has another way. The words that kernel
-names are searched for are the toolkit's. Its order of files, sampling of 16 ranks and failures to
-read are not imitated: where it gives -1, nan or an error, the value is absent and the reason says
-so. Sizes of collectives come from our readers.
+    cclsearch metrics compute TRACES --metrics-file benchmarks/ccl_bench_metrics.py
+
+Its names begin with `published_`. For comparison with the published leaderboard, and to see where
+a difference comes from: the same names and units, and in `differs` what is wrong with each.
+Origin: the toolkit's code, read at git 1d257f0, for Kineto traces, and for Nsight Systems where it
+has another way. The words that kernel names are searched for are the toolkit's. Its order of
+files, sampling of 16 ranks and failures to read are not imitated: where it gives -1, nan or an
+error, the value is absent and the reason says so. Sizes of collectives come from our readers.
 """
 
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial, wraps
+from dataclasses import dataclass, replace
+from functools import wraps
 from statistics import fmean
 from typing import Final, TypeAlias
 
@@ -33,6 +35,7 @@ from evaluator.metrics.throughput import inner
 from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import Activity, CollectiveKind, RankTrace, Spans, StepWindows
 
+PREFIX: Final = "published_"
 NO_KERNEL: Final = Absent("the published tool reads kernels of GPUs, and there are none")
 NO_STEP: Final = Absent("the published tool gives -1: the host marked no step")
 NO_BLOCKS: Final = Absent("the published tool gives -1: no kernel says its blocks")
@@ -97,7 +100,15 @@ class RankKernels:
 Ranks: TypeAlias = tuple[RankKernels, ...]
 Choice: TypeAlias = Callable[[RankKernels], NDArray[np.bool_]]
 
-_published = partial(metric_of, sources=KERNEL_TRACES)
+
+def _published(
+    label: str, unit: str, better: Better
+) -> Callable[[Callable[[Evidence], float | Absent]], Formula]:
+    def metric(formula: Callable[[Evidence], float | Absent]) -> Formula:
+        made = metric_of(label, unit, better, KERNEL_TRACES)(formula)
+        return replace(made, name=f"{PREFIX}{made.name}")
+
+    return metric
 
 
 def _of_kernels(
@@ -257,8 +268,7 @@ def _covers_much(rank: RankKernels) -> NDArray[np.bool_]:
 
 @_of_kernels("Memory bound", "%", "lower")
 def memory_bound_fraction(evidence: Evidence, ranks: Ranks) -> float | Absent:
-    """Share of kernel time by names (elementwise, norm, softmax, reduction, copy); from Nsight
-    Systems that with coverage below 50 %.
+    """Share of kernel time by names (softmax, norm, copy); of Nsight that with coverage below 50 %.
 
     These are two quantities under one name, and in the second a collective that waits is bound by
     memory.
@@ -314,7 +324,7 @@ def _bandwidth(name: str, kind: CollectiveKind, factor: str, wrong: str = "") ->
     what = kind.name.lower().replace("_", "-")
     article = "a" if kind is CollectiveKind.REDUCE_SCATTER else "an"
     return Formula(
-        name=name,
+        name=f"{PREFIX}{name}",
         label=f"{what.capitalize()} bandwidth",
         unit="GiB/s",
         better="higher",
@@ -528,12 +538,3 @@ def _hidden_ns(rank: RankKernels, *, in_steps: bool) -> tuple[int, int]:
     if in_steps:
         communication = communication.intersect(Intervals.union(steps.start_ns, steps.end_ns))
     return communication.intersect(work).total_ns, communication.total_ns
-
-
-CCL_BENCH: Final = (
-    *(avg_step_time, mfu, ttft, tpot, mean_sm_coverage, dominant_kernel_concentration),
-    *(compute_bound_fraction, memory_bound_fraction, moe_fraction, average_memory_bandwidth),
-    *(memory_transfer_overhead, communication_fraction, total_communication_time),
-    *(compute_comm_overlap, load_imbalance_ratio, straggler, bw_allgather, bw_allreduce),
-    *(bw_reducescatter, bw_alltoall, bw_peertopeer),
-)

@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from records.errors import CodecError
 
 T = TypeVar("T")
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False)
 
 
 @cache
@@ -22,6 +23,8 @@ def to_json(value: object, *, indent: int | None = None) -> str:
     """JSON text of a value; refuses NaN and infinities, which are never results."""
     data = _adapter(cast(Hashable, type(value))).dump_python(value, mode="json")
     try:
+        if indent is None:
+            return _ENCODER.encode(data)
         return json.dumps(data, allow_nan=False, indent=indent, ensure_ascii=False)
     except ValueError as error:
         raise CodecError(f"{type(value).__name__} holds a number that is not finite") from error

@@ -363,14 +363,13 @@ union all
 select c.study_id, c.ordinal, json_extract(j.value, '$.name'), json_extract(j.value, '$.digest'),
        json_extract(j.value, '$.size_bytes'), ends.ended_at
   from repeats c left join ends on ends.study_id = c.study_id,
-       json_each(c.outcome, '$.artifacts') j
+       json_each(c.repeat, '$.outcome.artifacts') j
 union all
 select e.study_id, e.ordinal, 'exchange.json', e.digest, null, t.ended_at
   from exchanges e left join trials t on t.study_id = e.study_id and t.ordinal = e.ordinal
 union all
-select study_id, ordinal, 'machine.json', json_extract(outcome, '$.launched.machine'), null,
-       ended_at
-  from trials where json_extract(outcome, '$.launched.machine') is not null
+select study_id, ordinal, 'machine.json', trial ->> '$.outcome.launched.machine', null, ended_at
+  from trials where trial ->> '$.outcome.launched.machine' is not null
 """
 
 

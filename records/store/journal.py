@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, ClassVar, TypeAlias, get_args
 from zlib import crc32
 
-from records.codec import from_json, to_json, utc_now
+from records.codec import from_json, utc_now
 from records.errors import CodecError, StoreError
 from records.llm_exchange import ExchangeSummary
 from records.store.rows import ComputedMetric, SearchRun
@@ -190,9 +190,10 @@ class JournalPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """A line that is whole; `end` is where the next one begins."""
+    """A line that is whole: an entry and its JSON; `end` is where the next one begins."""
 
     entry: Entry
+    text: str
     end: JournalPosition
 
 
@@ -243,21 +244,17 @@ def journal_size(path: Path) -> int:
         return 0
 
 
-def to_lines(entries: Iterable[Entry], after: int) -> Iterator[bytes]:
-    """Entries as lines of a journal of `after` lines; raises `StoreError` for one too long."""
-    at = utc_now()
-    for number, entry in enumerate(entries, after + 1):
-        head = f'"number":{number},"at":"{at}","kind":"{entry.kind}"'
-        try:
-            body = head.encode() + _ENTRY + to_json(entry).encode() + b"}"
-        except UnicodeEncodeError as error:
-            raise StoreError(f"{entry.kind} holds invalid Unicode: {error}") from error
-        line = _OPENING % crc32(body) + body + b"\n"
-        if len(line) > LONGEST_LINE_BYTES:
-            raise StoreError(
-                f"{entry.kind} takes {len(line)} bytes; a record may have {LONGEST_LINE_BYTES}"
-            )
-        yield line
+def to_line(kind: str, number: int, text: str) -> bytes:
+    """The line that holds an entry; raises `StoreError` for one that no journal may hold."""
+    head = f'"number":{number},"at":"{utc_now()}","kind":"{kind}"'
+    try:
+        body = head.encode() + _ENTRY + text.encode() + b"}"
+    except UnicodeEncodeError as error:
+        raise StoreError(f"{kind} holds invalid Unicode: {error}") from error
+    line = _OPENING % crc32(body) + body + b"\n"
+    if len(line) > LONGEST_LINE_BYTES:
+        raise StoreError(f"{kind} takes {len(line)} bytes; a record may have {LONGEST_LINE_BYTES}")
+    return line
 
 
 def append_line(path: Path, line: bytes) -> None:
@@ -331,27 +328,29 @@ def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | D
                 is_torn = found in _TORN and not file.peek(1)
                 yield DamagedLine(line=at_line, start_byte=start_byte, why=found, is_torn=is_torn)
             else:
-                number, entry = found
+                number, entry, text = found
                 follows_damage = False
-                yield JournalLine(entry=entry, end=JournalPosition(number, file.tell()))
+                end = JournalPosition(number, file.tell())
+                yield JournalLine(entry=entry, text=text, end=end)
 
 
-def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry] | str:
-    """Number and entry of a line, or why it has none."""
+def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry, str] | str:
+    """Number and entry of a line and the JSON of the entry, or why it has none."""
     if not raw.endswith(b"\n"):
         return _CUT_OFF
     body = raw[_OPENING_BYTES:-1]
     if raw[:_OPENING_BYTES] != _OPENING % crc32(body):
         return _CHANGED
-    head, _, text = body.partition(_ENTRY)
+    head, _, tail = body.partition(_ENTRY)
     try:
+        text = tail[:-1].decode()
         fields = json.loads(b"{" + head + b"}")
         number, kind = int(fields["number"]), str(fields["kind"])
         if number <= last or (number > last + 1 and not follows_damage):
             return f"it is number {number} and follows number {last}"
         if kind not in KINDS:
             return f"its kind {kind!r} was written by a newer cclsearch"
-        return number, from_json(KINDS[kind], text[:-1].decode())
+        return number, from_json(KINDS[kind], text), text
     except (ValueError, KeyError, TypeError, CodecError) as error:
         return f"it is not an entry: {error}"
 

@@ -6,7 +6,7 @@ and repeats never change; each is parsed once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -26,12 +26,7 @@ from records.store.rows import (
     StudyRow,
     newest,
     to_config,
-    to_pending_trial,
-    to_policy,
-    to_repeat,
-    to_run,
     to_study_row,
-    to_trial,
 )
 from records.store.schema import ADMISSIBLE
 from records.study import MEASURE
@@ -236,9 +231,7 @@ class TrialScore:
 SHOWN_IDS = 5
 MACHINE_BYTES = 16 << 20
 """More than any description takes, with every package that is installed."""
-_TRIALS = (
-    "select t.rowid, t.*, p.source from trials t join policies p on p.digest = t.policy_digest"
-)
+_TRIALS = "select t.rowid, t.trial as record from trials t"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -349,17 +342,17 @@ class StoredRecords:
 
     def runs(self, study_id: str) -> tuple[SearchRun, ...]:
         """Every run of a study's search, oldest first; none where it is not known."""
-        rows = self._rows("select * from runs where study_id = ? order by rowid", study_id)
-        return tuple(map(to_run, rows))
+        return self._records(
+            SearchRun, "select run as record from runs where study_id = ? order by rowid", study_id
+        )
 
     def pending(self, study_id: str) -> tuple[PendingTrial, ...]:
         """The trials that were begun and never finished, oldest first."""
-        rows = self._rows(
-            "select t.*, p.source from pending_trials t"
-            " join policies p on p.digest = t.policy_digest where study_id = ? order by ordinal",
+        return self._records(
+            PendingTrial,
+            "select pending as record from pending_trials where study_id = ? order by ordinal",
             study_id,
         )
-        return tuple(map(to_pending_trial, rows))
 
     def history(self, study_id: str) -> History:
         """All finished trials of a study, oldest first."""
@@ -369,7 +362,7 @@ class StoredRecords:
                 f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
             )
         if rows:
-            trials = (*parsed.history.trials, *map(to_trial, rows))
+            trials = (*parsed.history.trials, *_parsed(Trial, rows))
             parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
             parsed.last_trial = _last(rows)
         self._forget_many(parsed)
@@ -395,24 +388,24 @@ class StoredRecords:
             query.limit,
             query.offset,
         )
-        rows = self._rows(
+        page = self._records(
+            Trial,
             f"{_TRIALS} where t.study_id = ? and t.ordinal in (select value from json_each(?))",
             study_id,
             json.dumps(ordinals),
         )
-        trials = {trial.ordinal: trial for trial in map(to_trial, rows)}
+        trials = {trial.ordinal: trial for trial in page}
         return tuple(trials[ordinal] for ordinal in ordinals), total
 
     def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
         """The policy of each finished trial, by its ordinal."""
         rows = self._rows(
-            "select t.ordinal, t.policy_digest, t.author, t.parent, t.rationale,"
-            " t.predicted_speedup, t.predicted_over, p.source"
-            " from trials t join policies p on p.digest = t.policy_digest"
-            " where t.study_id = ? order by t.ordinal",
+            "select ordinal, trial -> 'policy' as record from trials where study_id = ?"
+            " order by ordinal",
             study_id,
         )
-        return tuple((int(row["ordinal"] or 0), to_policy(row)) for row in rows)
+        ordinals = (int(row["ordinal"] or 0) for row in rows)
+        return tuple(zip(ordinals, _parsed(Policy, rows), strict=True))
 
     def policy_outlines(
         self, study_id: str, limit: int, offset: int
@@ -420,11 +413,11 @@ class StoredRecords:
         """Some policies of a study, in the order of their first trials, and how many it has."""
         outlines = self._read(
             PolicyOutline,
-            "select t.policy_digest as digest, t.author, t.parent, t.rationale, f.first_trial,"
-            " f.trial_count from (select min(ordinal) as first_trial, count(*) as trial_count"
-            " from trials where study_id = ? group by policy_digest order by first_trial"
-            " limit ? offset ?) f join trials t on t.study_id = ? and t.ordinal = f.first_trial"
-            " order by f.first_trial",
+            "select t.policy_digest as digest, t.author, t.trial ->> '$.policy.parent' as parent,"
+            " t.rationale, f.first_trial, f.trial_count from (select min(ordinal) as first_trial,"
+            " count(*) as trial_count from trials where study_id = ? group by policy_digest"
+            " order by first_trial limit ? offset ?) f join trials t on t.study_id = ?"
+            " and t.ordinal = f.first_trial order by f.first_trial",
             study_id,
             limit,
             offset,
@@ -441,8 +434,8 @@ class StoredRecords:
         rows = self._rows(
             "select t.policy_digest, t.ordinal, t.score_value as value,"
             " coalesce(t.score_unit, '') as unit, t.failure_kind as failure,"
-            " t.exchange_digest is not null as was_asked from (select ordinal, row_number() over"
-            " (partition by policy_digest order by ordinal) as place from trials"
+            " t.trial ->> 'exchange' is not null as was_asked from (select ordinal,"
+            " row_number() over (partition by policy_digest order by ordinal) as place from trials"
             " where study_id = ? and policy_digest in (select value from json_each(?))) f"
             " join trials t on t.study_id = ? and t.ordinal = f.ordinal"
             " where f.place <= ? order by t.ordinal",
@@ -464,12 +457,8 @@ class StoredRecords:
 
     def policy(self, study_id: str, digest: str) -> Policy | None:
         """A policy as the first trial of a study had it; None where none had."""
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? and t.policy_digest = ? order by t.ordinal limit 1",
-            study_id,
-            digest,
-        )
-        return to_policy(rows[0]) if rows else None
+        found = self._first("t.policy_digest = ? order by t.ordinal", study_id, digest)
+        return found.policy if found else None
 
     def best(self, study_id: str) -> Trial | None:
         """The trial with the lowest cost of those that break no limit, the earliest of equals."""
@@ -490,10 +479,8 @@ class StoredRecords:
 
     def latest(self, study_id: str, count: int) -> tuple[Trial, ...]:
         """The last `count` trials of a study, oldest first."""
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? order by t.ordinal desc limit ?", study_id, count
-        )
-        return tuple(map(to_trial, reversed(rows)))
+        select = f"{_TRIALS} where t.study_id = ? order by t.ordinal desc limit ?"
+        return self._records(Trial, select, study_id, count)[::-1]
 
     def failures(self, study_id: str) -> dict[FailureKind, int]:
         """How many trials failed by each kind of failure, the most frequent first."""
@@ -509,12 +496,13 @@ class StoredRecords:
         with self._db.atomic():
             parsed = self._parsed_of(study_id)
             rows = self._rows(
-                "select rowid, * from repeats where study_id = ? and rowid > ? order by rowid",
+                "select rowid, repeat as record from repeats where study_id = ? and rowid > ?"
+                " order by rowid",
                 study_id,
                 parsed.last_repeat,
             )
         if rows:
-            repeats = (*parsed.repeats, *map(to_repeat, rows))
+            repeats = (*parsed.repeats, *_parsed(Repeat, rows))
             # Sorting is stable: launches of one place stay in the order of their rows.
             parsed.repeats = tuple(sorted(repeats, key=lambda r: (r.series, r.round, r.position)))
             parsed.last_repeat = _last(rows)
@@ -539,7 +527,7 @@ class StoredRecords:
         which, arguments = _of_trials(study_id, ordinal)
         # Only the outcome says which way a metric is better.
         rows = self._rows(
-            "select ordinal, json_extract(outcome, '$.metrics') as metrics from trials"
+            "select ordinal, trial -> '$.outcome.metrics' as metrics from trials"
             f" where {which} and status = 'measured'",
             *arguments,
         )
@@ -709,11 +697,13 @@ class StoredRecords:
         )
         return int(row["studies"] or 0), int(row["entries"] or 0), int(row["bytes"] or 0)
 
-    def _first(self, condition: str, study_id: str, *arguments: int) -> Trial | None:
-        rows = self._rows(
-            f"{_TRIALS} where t.study_id = ? and {condition} limit 1", study_id, *arguments
-        )
-        return to_trial(rows[0]) if rows else None
+    def _first(self, condition: str, study_id: str, *arguments: str | int) -> Trial | None:
+        select = f"{_TRIALS} where t.study_id = ? and {condition} limit 1"
+        return next(iter(self._records(Trial, select, study_id, *arguments)), None)
+
+    def _records(self, kind: type[T], sql: str, *arguments: str | int) -> tuple[T, ...]:
+        """Values of `kind` from the JSON that a statement selects as `record`."""
+        return tuple(_parsed(kind, self._rows(sql, *arguments)))
 
     def _parsed_of(self, study_id: str) -> ParseCache:
         if (self._parsed.study_id, self._parsed.inode) != (study_id, self._db.inode):
@@ -741,6 +731,10 @@ class StoredRecords:
     def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
         with store_errors(self.root, "read"):
             return list(self._db.query(sql, arguments))
+
+
+def _parsed(kind: type[T], rows: Iterable[Row]) -> Iterator[T]:
+    return (from_json(kind, str(row["record"])) for row in rows)
 
 
 def _last(rows: list[Row]) -> int:

@@ -1,24 +1,14 @@
-"""Convert values to rows of the store's tables and back; combine measured and computed metrics."""
+"""What the store's tables hold that is no trial; combine measured and computed metrics."""
 
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from records.codec import from_fields, from_json, to_json
-from records.llm_exchange import ExchangeSummary
+from records.codec import from_fields, from_json
 from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    Measured,
-    MetricValue,
-    Outcome,
-    Policy,
-    Repeat,
-    Trial,
-)
+from records.trial import Config, Measured, MetricValue, Outcome, Policy
 
 Row: TypeAlias = Mapping[str, str | int | float | None]
 
@@ -81,100 +71,14 @@ def to_study_row(row: Row) -> StudyRow:
     return from_fields(StudyRow, {**row, "study": from_json(Study, str(row["study"]))})
 
 
-def to_run(row: Row) -> SearchRun:
-    """Run of a search."""
-    return from_fields(SearchRun, {**row, "study": from_json(Study, str(row["study"]))})
-
-
-def policy_columns(policy: Policy) -> dict[str, str | float | None]:
-    """Columns that name a policy; its text is in `policies`."""
-    prediction = policy.prediction
-    return {
-        "policy_digest": policy.digest,
-        "author": policy.author,
-        "parent": policy.parent,
-        "rationale": policy.rationale,
-        "predicted_speedup": prediction.speedup if prediction else None,
-        "predicted_over": prediction.over if prediction else None,
-    }
-
-
-def to_policy(row: Row) -> Policy:
-    """Policy from a row joined with its text."""
-    prediction = {"speedup": row["predicted_speedup"], "over": row["predicted_over"]}
-    return from_fields(
-        Policy, {**row, "prediction": None if None in prediction.values() else prediction}
-    )
-
-
-def to_pending_trial(row: Row) -> PendingTrial:
-    """Intent from a row joined with its policy text."""
-    return from_fields(
-        PendingTrial, {**row, "policy": to_policy(row), "exchange": row["exchange_digest"]}
-    )
-
-
-def trial_columns(trial: Trial) -> dict[str, object]:
-    """Columns of a trial."""
-    failure = trial.outcome if isinstance(trial.outcome, Failed) else None
-    return {
-        "ordinal": trial.ordinal,
-        "status": trial.outcome.status,
-        "score_value": trial.score.value if trial.score else None,
-        "score_unit": trial.score.unit if trial.score else None,
-        "score_cost": trial.score.cost if trial.score else None,
-        "score_broken": json.dumps(trial.score.broken) if trial.score else None,
-        "failure_kind": failure.kind.value if failure else None,
-        "failure_stage": failure.stage.value if failure else None,
-        "message": failure.message if failure else None,
-        "config": json.dumps(dict(trial.config.values)) if trial.config else None,
-        "config_digest": trial.config.digest if trial.config else None,
-        "exchange_digest": trial.exchange,
-        "attempts": trial.attempts,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-        "outcome": to_json(trial.outcome),
-        **policy_columns(trial.policy),
-    }
-
-
-def to_trial(row: Row) -> Trial:
-    """Trial from a row joined with its policy text."""
-    score = {
-        "cost": row["score_cost"],
-        "value": row["score_value"],
-        "unit": row["score_unit"],
-        "broken": json.loads(str(row["score_broken"] or "[]")),
-    }
-    parsed = {
-        "policy": to_policy(row),
-        "config": to_config(row["config"]),
-        "outcome": to_outcome(str(row["outcome"])),
-        "score": None if row["score_cost"] is None or row["score_value"] is None else score,
-        "exchange": row["exchange_digest"],
-    }
-    return from_fields(Trial, {**row, **parsed})
-
-
 def to_config(text: object) -> Config | None:
     """Configuration from its stored text, if it has any."""
     return Config(json.loads(str(text))) if text else None
 
 
-def to_repeat(row: Row) -> Repeat:
-    """Re-measuring launch."""
-    return from_fields(Repeat, {**row, "outcome": to_outcome(str(row["outcome"]))})
-
-
 def to_outcome(text: str) -> Outcome:
     """Outcome from its stored text."""
     return from_json(Outcome, text)  # type: ignore[arg-type]  # a union is not a type[T]
-
-
-def exchange_columns(summary: ExchangeSummary) -> dict[str, object]:
-    """Columns of an LLM exchange; its text is an artifact."""
-    columns = asdict(summary)
-    return {**columns.pop("usage"), **columns}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

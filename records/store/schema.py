@@ -1,19 +1,52 @@
 """The tables, indexes and views of a store's database, created in one step.
 
-Browsers of the database read the views: they have plain names and a unit in each number's name.
+A record is a row with its JSON text, and columns for what SQL filters, sorts or counts. Browsers of
+the database read the views: they have plain names and a unit in each number's name.
 """
 
 import sqlite3
-import sys
 from collections.abc import Mapping
-from types import ModuleType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from sqlite_utils import Database
-
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Increase it with every change of this file: databases of another version are built again."""
+_TABLES = """
+create table studies (
+    id text primary key, name text, objective text, strategy text, status text, created_at text,
+    version text, study text, summary text, trial_count integer not null default 0,
+    measured_count integer not null default 0, launch_count integer not null default 0,
+    repeat_count integer not null default 0);
+create table journals (study_id text primary key, entry_count integer, byte_count integer);
+create table runs (study_id text references studies, run text);
+create table pending_trials (
+    study_id text references studies, ordinal integer, pending text,
+    primary key (study_id, ordinal));
+create table trials (
+    study_id text references studies, ordinal integer, status text, score_value real,
+    score_unit text, score_cost real, score_broken text, failure_kind text, failure_stage text,
+    message text, config text, policy_digest text, author text, rationale text, attempts integer,
+    started_at text, ended_at text, trial text, primary key (study_id, ordinal));
+create table metrics (
+    study_id text references studies, ordinal integer, name text, value real, unit text,
+    version integer, primary key (study_id, ordinal, name));
+create table computed_metrics (
+    study_id text references studies, ordinal integer, name text, value real, unit text,
+    version integer, absent text, better text, definition text, computed_at text,
+    primary key (study_id, ordinal, name, version));
+create table artifacts (
+    study_id text references studies, ordinal integer, name text, digest text, size_bytes integer,
+    primary key (study_id, ordinal, name));
+create table removed_files (
+    study_id text references studies, digest text, removed_at text, rule text,
+    primary key (study_id, digest));
+create table repeats (
+    study_id text references studies, series integer, round integer, ordinal integer, repeat text,
+    primary key (study_id, series, round, ordinal));
+create table exchanges (
+    study_id text references studies, ordinal integer, digest text, model text, result text,
+    input_tokens integer, output_tokens integer, cache_read_tokens integer,
+    cache_write_tokens integer, latency_s real, request_count integer,
+    primary key (study_id, ordinal));
+"""
 ADMISSIBLE = "score_cost is not null and coalesce(score_broken, '[]') = '[]'"
 """Which trials may be best; the same text as in the index, so that SQLite uses it."""
 
@@ -48,12 +81,14 @@ VIEWS: Mapping[str, str] = {
             a.size_bytes as size_bytes, a.digest as sha256, a.study_id
         from artifacts a join studies s on s.id = a.study_id""",
     "repeated_launches": """
-        select s.name as study_name, c.ordinal as trial, c.purpose, c.series as after_trials,
-            c.round, c.position, json_extract(c.outcome, '$.status') as status, c.study_id
+        select s.name as study_name, c.ordinal as trial, c.repeat ->> 'purpose' as purpose,
+            c.series as after_trials, c.round, c.repeat ->> 'position' as position,
+            c.repeat ->> '$.outcome.status' as status, c.study_id
         from repeats c join studies s on s.id = c.study_id""",
     "trials_under_way": """
-        select s.name as study_name, i.ordinal as trial, i.author, i.rationale, i.started_at,
-            i.study_id
+        select s.name as study_name, i.ordinal as trial, i.pending ->> '$.policy.author' as author,
+            i.pending ->> '$.policy.rationale' as rationale,
+            i.pending ->> 'started_at' as started_at, i.study_id
         from pending_trials i join studies s on s.id = i.study_id""",
 }
 
@@ -78,132 +113,10 @@ _NEWEST_METRICS = (
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables of an empty database, which is marked as not complete."""
-    db = _sqlite_utils().Database(connection)
-    with db.atomic():  # one wait for the disk, not one for each table
-        _create_study_tables(db)
-        _create_trial_tables(db)
-        for index in _INDEXES:
-            db.execute(f"create index {index}")
-        for name, select in {"newest_metrics": _NEWEST_METRICS, **VIEWS}.items():
-            db.create_view(name, select)
-        db.execute(f"PRAGMA user_version=-{SCHEMA_VERSION}")
-
-
-def _sqlite_utils() -> ModuleType:
-    """Import sqlite_utils without pandas and numpy, which load slowly and are not needed here."""
-    hidden = [name for name in ("numpy", "pandas") if name not in sys.modules]
-    for name in hidden:
-        sys.modules[name] = None  # type: ignore[assignment]  # how Python marks a module absent
-    try:
-        import sqlite_utils
-    finally:
-        for name in hidden:
-            del sys.modules[name]
-    return sqlite_utils
-
-
-def _create_study_tables(db: "Database") -> None:
-    counts = ("trial_count", "measured_count", "launch_count", "repeat_count")
-    db.table("studies").create(
-        {
-            "id": str,
-            "name": str,
-            "objective": str,
-            "strategy": str,
-            "status": str,
-            "created_at": str,
-            "version": str,
-            "study": str,
-            "summary": str,
-            **dict.fromkeys(counts, int),
-        },
-        pk="id",
-        not_null=counts,
-        defaults=dict.fromkeys(counts, 0),
+    views = {"newest_metrics": _NEWEST_METRICS, **VIEWS}
+    statements = (
+        *(f"create index {index};" for index in _INDEXES),
+        *(f"create view {name} as {select};" for name, select in views.items()),
+        f"pragma user_version = -{SCHEMA_VERSION};",
     )
-    db.table("runs").create(
-        {"study_id": str, "trials": int, "repeats": int, "begun": int, "study": str},
-        foreign_keys=[("study_id", "studies", "id")],
-    )
-    db.table("journals").create(
-        {"study_id": str, "entry_count": int, "byte_count": int}, pk="study_id"
-    )
-    db.table("removed_files").create(
-        {"study_id": str, "digest": str, "removed_at": str, "rule": str},
-        pk=("study_id", "digest"),
-        foreign_keys=[("study_id", "studies", "id")],
-    )
-
-
-def _create_trial_tables(db: "Database") -> None:
-    trial = {"study_id": str, "ordinal": int}
-    proposal = {
-        "policy_digest": str,
-        "author": str,
-        "parent": str,
-        "rationale": str,
-        "predicted_speedup": float,
-        "predicted_over": int,
-        "exchange_digest": str,
-        "started_at": str,
-    }
-    outcome = {
-        "status": str,
-        "score_value": float,
-        "score_unit": str,
-        "score_cost": float,
-        "score_broken": str,
-        "failure_kind": str,
-        "failure_stage": str,
-        "message": str,
-        "config": str,
-        "config_digest": str,
-        "attempts": int,
-        "ended_at": str,
-        "outcome": str,
-    }
-    db.table("policies").create({"digest": str, "source": str}, pk="digest")
-    for table, columns in {"pending_trials": proposal, "trials": {**proposal, **outcome}}.items():
-        db.table(table).create(
-            {**trial, **columns},
-            pk=("study_id", "ordinal"),
-            foreign_keys=[("study_id", "studies", "id"), ("policy_digest", "policies", "digest")],
-        )
-    db.table("repeats").create(
-        {
-            "study_id": str,
-            "series": int,
-            "round": int,
-            "ordinal": int,
-            "purpose": str,
-            "position": int,
-            "outcome": str,
-        },
-        pk=("study_id", "series", "round", "ordinal"),
-    )
-    db.table("exchanges").create(
-        {
-            **trial,
-            "digest": str,
-            "model": str,
-            "result": str,
-            "input_tokens": int,
-            "output_tokens": int,
-            "cache_read_tokens": int,
-            "cache_write_tokens": int,
-            "latency_s": float,
-            "request_count": int,
-        },
-        pk=("study_id", "ordinal"),
-    )
-    db.table("artifacts").create(
-        {**trial, "name": str, "digest": str, "size_bytes": int},
-        pk=("study_id", "ordinal", "name"),
-    )
-    metric = {**trial, "name": str, "value": float, "unit": str, "version": int}
-    db.table("metrics").create(metric, pk=("study_id", "ordinal", "name"))
-    db.table("computed_metrics").create(
-        {**metric, "absent": str, "better": str, "definition": str, "computed_at": str},
-        pk=("study_id", "ordinal", "name", "version"),
-        foreign_keys=[("study_id", "studies", "id")],
-    )
+    connection.executescript(f"begin; {_TABLES} {' '.join(statements)} commit;")

@@ -4,6 +4,7 @@ A change is committed when its line is in the journal of its study, on disk. One
 time; if it is killed before the database has the change, the next process applies it.
 """
 
+import json
 import logging
 import sqlite3
 import time
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, assert_never
+
+import msgspec
 
 from records.codec import to_json
 from records.errors import StoreError, WriterBusy
@@ -35,18 +38,24 @@ from records.store.journal import (
     journal_size,
     journal_sizes,
     read_journal,
-    to_lines,
+    to_line,
     truncate_journal,
     unfinished_journals,
     write_whole,
 )
 from records.store.locks import hold_writer
-from records.store.rows import exchange_columns, policy_columns, trial_columns
-from records.trial import Measured, Policy
+from records.store.rows import PendingTrial, Row
+from records.trial import Failed, Measured, Repeat, Trial
 
 
-def apply_entry(db: Database, study_id: str, entry: Entry) -> None:
-    """Apply an entry to the tables; the caller holds the writer lock and a transaction."""
+class _FinishedText(msgspec.Struct):
+    """The JSON of a finished trial, which the table holds as the journal does."""
+
+    trial: msgspec.Raw
+
+
+def apply_entry(db: Database, study_id: str, entry: Entry, text: str) -> None:
+    """Apply an entry, whose JSON is `text`, to the tables, in a transaction of the caller."""
     match entry:
         case StudyCreated():
             _create(db, study_id, entry)
@@ -54,13 +63,14 @@ def apply_entry(db: Database, study_id: str, entry: Entry) -> None:
             study = None if entry.study is None else to_json(entry.study)
             _change(db, study_id, status=entry.status, summary=entry.summary, study=study)
         case RunBegan():
-            _begin_run(db, study_id, entry)
+            _change(db, study_id, status="running")
+            _insert(db, "runs", {"study_id": study_id, "run": to_json(entry.run)})
         case TrialBegun():
             _begin(db, study_id, entry)
         case TrialFinished():
-            _finish(db, study_id, entry)
+            _finish(db, study_id, entry.trial, text)
         case RepeatsFinished():
-            _repeat(db, study_id, entry)
+            _repeat(db, study_id, entry.repeats)
         case FilesRemoved():
             _remove_files(db, study_id, entry)
         case MetricsComputed():
@@ -81,7 +91,7 @@ def _create(db: Database, study_id: str, entry: StudyCreated) -> None:
         "version": entry.version,
         "study": to_json(study),
     }
-    insert(db, "studies", row)
+    _insert(db, "studies", row)
 
 
 def _change(db: Database, study_id: str, **changes: str | None) -> None:
@@ -90,92 +100,88 @@ def _change(db: Database, study_id: str, **changes: str | None) -> None:
             db.execute(f"update studies set {column} = ? where id = ?", [value, study_id])
 
 
-def _begin_run(db: Database, study_id: str, entry: RunBegan) -> None:
-    run = entry.run
-    _change(db, study_id, status="running")
-    counts = {"trials": run.trials, "repeats": run.repeats, "begun": run.begun}
-    insert(db, "runs", {"study_id": study_id, **counts, "study": to_json(run.study)})
+def _count(db: Database, study_id: str, **counts: int) -> None:
+    changes = ", ".join(f"{column} = {column} + ?" for column in counts)
+    db.execute(f"update studies set {changes} where id = ?", [*counts.values(), study_id])
 
 
 def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
-    _keep_policy(db, entry.policy)
-    place = {"study_id": study_id, "ordinal": entry.ordinal}
+    place: Row = {"study_id": study_id, "ordinal": entry.ordinal}
     if entry.exchange_summary is not None:
-        insert(db, "exchanges", {**place, **exchange_columns(entry.exchange_summary)})
-    row = {
-        **place,
-        "started_at": entry.started_at,
-        "exchange_digest": entry.exchange,
-        **policy_columns(entry.policy),
-    }
-    insert(db, "pending_trials", row)
+        columns = asdict(entry.exchange_summary)
+        _insert(db, "exchanges", {**place, **columns.pop("usage"), **columns})
+    pending = PendingTrial(
+        ordinal=entry.ordinal,
+        policy=entry.policy,
+        started_at=entry.started_at,
+        exchange=entry.exchange,
+    )
+    _insert(db, "pending_trials", {**place, "pending": to_json(pending)})
 
 
-def _finish(db: Database, study_id: str, entry: TrialFinished) -> None:
-    trial = entry.trial
-    _keep_policy(db, trial.policy)
-    insert(db, "trials", {"study_id": study_id, **trial_columns(trial)})
-    place = {"study_id": study_id, "ordinal": trial.ordinal}
+def _finish(db: Database, study_id: str, trial: Trial, text: str) -> None:
+    place: Row = {"study_id": study_id, "ordinal": trial.ordinal}
+    whole = bytes(msgspec.json.decode(text, type=_FinishedText).trial).decode()
+    _insert(db, "trials", {**place, **_trial_columns(trial), "trial": whole})
     for metric in trial.outcome.metrics if isinstance(trial.outcome, Measured) else ():
-        columns = asdict(metric)
-        del columns["better"]  # the outcome has it
-        insert(db, "metrics", {**place, **columns})
+        values = {"value": metric.value, "unit": metric.unit, "version": metric.version}
+        _insert(db, "metrics", {**place, "name": metric.name, **values})
     for artifact in trial.outcome.artifacts:
-        insert(db, "artifacts", {**place, **asdict(artifact)})
-    db.execute(
-        "delete from pending_trials where study_id = ? and ordinal = ?", list(place.values())
-    )
-    db.execute(
-        "update studies set trial_count = trial_count + 1, measured_count = measured_count + ?,"
-        " launch_count = launch_count + ? where id = ?",
-        [trial.score is not None, trial.attempts if trial.reached_launch else 0, study_id],
+        _insert(db, "artifacts", {**place, **asdict(artifact)})
+    db.execute("delete from pending_trials where study_id = ? and ordinal = ?", [*place.values()])
+    _count(
+        db,
+        study_id,
+        trial_count=1,
+        measured_count=trial.score is not None,
+        launch_count=trial.attempts if trial.reached_launch else 0,
     )
 
 
-def _repeat(db: Database, study_id: str, entry: RepeatsFinished) -> None:
-    for repeat in entry.repeats:
-        row = {
-            "study_id": study_id,
-            "series": repeat.series,
-            "round": repeat.round,
-            "ordinal": repeat.ordinal,
-            "purpose": repeat.purpose.value,
-            "position": repeat.position,
-            "outcome": to_json(repeat.outcome),
-        }
-        insert(db, "repeats", row)
-    count = len(entry.repeats)
-    db.execute(
-        "update studies set repeat_count = repeat_count + ?, launch_count = launch_count + ?"
-        " where id = ?",
-        [count, count, study_id],
-    )
+def _trial_columns(trial: Trial) -> dict[str, object]:
+    """What SQL filters, sorts or shows of a trial."""
+    score = trial.score
+    failure = trial.outcome if isinstance(trial.outcome, Failed) else None
+    return {
+        "status": trial.outcome.status,
+        "score_value": score.value if score else None,
+        "score_unit": score.unit if score else None,
+        "score_cost": score.cost if score else None,
+        "score_broken": json.dumps(score.broken) if score else None,
+        "failure_kind": failure.kind.value if failure else None,
+        "failure_stage": failure.stage.value if failure else None,
+        "message": failure.message if failure else None,
+        "config": json.dumps(dict(trial.config.values)) if trial.config else None,
+        "policy_digest": trial.policy.digest,
+        "author": trial.policy.author,
+        "rationale": trial.policy.rationale,
+        "attempts": trial.attempts,
+        "started_at": trial.started_at,
+        "ended_at": trial.ended_at,
+    }
+
+
+def _repeat(db: Database, study_id: str, repeats: Sequence[Repeat]) -> None:
+    for repeat in repeats:
+        place = {"series": repeat.series, "round": repeat.round, "ordinal": repeat.ordinal}
+        _insert(db, "repeats", {"study_id": study_id, **place, "repeat": to_json(repeat)})
+    _count(db, study_id, repeat_count=len(repeats), launch_count=len(repeats))
 
 
 def _compute(db: Database, study_id: str, entry: MetricsComputed) -> None:
     for ordinal, metrics in entry.metrics.items():
         for metric in metrics:
             row = {"study_id": study_id, "ordinal": ordinal, **asdict(metric)}
-            insert(db, "computed_metrics", row, verb="replace")
+            _insert(db, "computed_metrics", row, "replace")
 
 
 def _remove_files(db: Database, study_id: str, entry: FilesRemoved) -> None:
+    removal = {"study_id": study_id, "removed_at": entry.removed_at, "rule": entry.rule}
     for digest in entry.digests:
-        db.execute(
-            "insert or replace into removed_files (study_id, digest, removed_at, rule)"
-            " values (?, ?, ?, ?)",
-            [study_id, digest, entry.removed_at, entry.rule],
-        )
+        _insert(db, "removed_files", {**removal, "digest": digest}, "replace")
 
 
-def _keep_policy(db: Database, policy: Policy) -> None:
-    db.execute(
-        "insert or ignore into policies (digest, source) values (?, ?)",
-        [policy.digest, policy.source],
-    )
-
-
-def insert(
+def _insert(
     db: Database,
     table: str,
     row: Mapping[str, object],
@@ -239,10 +245,11 @@ class StoreWriter:
             start = self._catch_up(study_id)
             if not start.entry_count and not isinstance(entry, StudyCreated):
                 raise StoreError(f"no study {study_id!r} in {self._root}; see `cclsearch list`")
-            (line,) = to_lines([entry], start.entry_count)
+            text = to_json(entry)
+            line = to_line(entry.kind, start.entry_count + 1, text)
             end = JournalPosition(start.entry_count + 1, start.byte_count + len(line))
             with self._db.atomic():
-                apply_entry(self._db, study_id, entry)  # first: what contradicts it is refused
+                apply_entry(self._db, study_id, entry, text)  # first: it may be refused
                 self._save_position(study_id, end)
                 append_line(path, line)
 
@@ -253,15 +260,16 @@ class StoreWriter:
             if self._catch_up(study_id).entry_count:
                 raise StoreError(f"study {study_id} is already in {self._root}")
             with self._db.atomic():
-                applied = self._applied(study_id, entries)
-                self._save_position(study_id, write_whole(path, to_lines(applied, 0)))
+                self._save_position(study_id, write_whole(path, self._applied(study_id, entries)))
 
-    def _applied(self, study_id: str, entries: Iterable[Entry]) -> Iterator[Entry]:
+    def _applied(self, study_id: str, entries: Iterable[Entry]) -> Iterator[bytes]:
+        """Apply the entries of a new study one by one, and yield their lines."""
         for number, entry in enumerate(entries, 1):
             if (number == 1) != isinstance(entry, StudyCreated):
                 raise StoreError(f"entry {number} of study {study_id} is {entry.kind}")
-            apply_entry(self._db, study_id, entry)
-            yield entry
+            text = to_json(entry)
+            apply_entry(self._db, study_id, entry, text)
+            yield to_line(entry.kind, number, text)
 
     def catch_up(self, study_id: str) -> None:
         """Apply what the journal of a study has and the database lacks."""
@@ -355,7 +363,7 @@ class StoreWriter:
             return "the line that creates the study is lost"
         try:
             with self._db.atomic():
-                apply_entry(self._db, study_id, line.entry)
+                apply_entry(self._db, study_id, line.entry, line.text)
         except (sqlite3.IntegrityError, OverflowError) as error:
             return str(error)
         return None

@@ -317,7 +317,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
         create_tables(tried.connection)
         with tried.atomic():
             for entry in entries:
-                apply_entry(tried, study_id, entry)
+                apply_entry(tried, study_id, entry, to_json(entry))
     except (sqlite3.Error, OverflowError, ValueError) as error:
         raise StudyError(f"{path}: its records contradict each other: {error}") from error
     finally:

@@ -98,7 +98,7 @@ def test_a_removal_is_told_of_the_study_that_it_was_recorded_for(store):
 def test_a_damaged_record_is_one_line_and_never_taken_for_one_without_files(store):
     store.finish(STUDY, trial(0, replace(measured(), artifacts=(kept(store, "trace"),))))
     with closing(sqlite3.connect(store.root / "cclsearch.db")) as database, database:
-        database.execute("update trials set outcome = '{'")
+        database.execute("update trials set trial = '{'")
     with pytest.raises(StoreError, match="cannot read the store") as refused:
         list(store.citations.all())
     assert "\n" not in str(refused.value)

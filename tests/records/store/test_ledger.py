@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from records.errors import CodecError, StoreError, WriterBusy
-from records.store.journal import StudyChanged, to_lines
+from records.store.journal import StudyChanged, to_line
 from records.store.locks import hold_writer
 from records.store.store import Store
 from records.trial import Repeat
@@ -118,7 +118,7 @@ def test_an_entry_of_a_newer_version_is_never_cut(tmp_path, monkeypatch):
     fill(tmp_path)
     whole = journal(tmp_path).read_bytes()
     monkeypatch.setattr(StudyChanged, "kind", "study_forgotten")
-    (line,) = to_lines([StudyChanged(status="forgotten")], whole.count(b"\n"))
+    line = to_line(StudyChanged.kind, whole.count(b"\n") + 1, '{"status":"forgotten"}')
     journal(tmp_path).write_bytes(whole + line)
     with closing(Store(tmp_path)) as store, pytest.raises(StoreError, match="a newer cclsearch"):
         store.finish("one", trial(2, 0.5))

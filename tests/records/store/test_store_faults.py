@@ -158,7 +158,7 @@ def test_a_damaged_record_is_an_error_of_ours(tmp_path):
         store.create("one", study(), "1")
         store.finish("one", trial(0, 0.5))
         with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as database, database:
-            database.execute("update trials set outcome = '{}'")
+            database.execute("update trials set trial = '{}'")
         with pytest.raises(Exception, match="Field required") as refused:
             store.history("one")
         assert type(refused.value).__module__ == "records.errors"

@@ -110,7 +110,7 @@ def loaded_by(*words):
     ],
 )
 def test_help_is_told_without_loading_what_searching_needs(arguments):
-    heavy = {"torch", "pandas", "scipy", "anthropic", "sqlite_utils", "matplotlib"}
+    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
     if not arguments.startswith(("metrics", "trace")):  # whose modules compute with arrays
         heavy.add("numpy")
 
@@ -139,7 +139,7 @@ def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, argum
     if arguments != "leaderboard":  # which loads every metric, for its unit
         heavy |= {"numpy", "evaluator.traces.analysis.collectives"}
     heavy |= {"evaluator.recipes.builtin", "evaluator.traces.readers.formats", "search.study.cards"}
-    heavy |= {"sqlite_utils", "yaml", "policies.sandbox", "search.cli.run"}
+    heavy |= {"yaml", "policies.sandbox", "search.cli.run"}
     words = [*arguments.format(study=study).split(), "--store", str(tmp_path / "store")]
 
     _, code, modules = loaded_by(*words)
@@ -172,7 +172,7 @@ def test_no_command_spends_its_end_on_collecting_garbage():
 
 @pytest.mark.parametrize("arguments", ["metrics list", "policy check sharded", "space size"])
 def test_what_reads_no_records_loads_no_readers_of_traces(arguments):
-    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib", "sqlite_utils"}
+    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
     heavy |= {"evaluator.traces.readers.formats"}
 
     _, code, modules = loaded_by(*arguments.split())

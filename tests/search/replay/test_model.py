@@ -140,7 +140,10 @@ def test_an_answer_that_was_exchanged_for_another_is_named(study):
         other = replace(said, reply=said.reply.replace("'n': 11", "'n': 11.0"))
         kept = store.artifacts.keep_text(to_json(other), "exchange.json")
     with closing(sqlite3.connect(study.root / "cclsearch.db")) as database:
-        database.execute("update trials set exchange_digest = ? where ordinal = 3", [kept.digest])
+        database.execute(
+            "update trials set trial = json_set(trial, '$.exchange', ?) where ordinal = 3",
+            [kept.digest],
+        )
         database.commit()
 
     assert differences(study) == {3: ("policy, from line 2",)}

@@ -182,8 +182,9 @@ def test_a_strategy_that_chooses_otherwise_is_named_with_its_trial(record):
     study = record(table(0.5, 0.4, 0.3, 0.2))
     study.run()
 
-    for name in ("studies", "runs"):
-        changed(study, f"update {name} set study = replace(study, '\"grid\"', '\"random\"')")
+    for name, column in (("studies", "study"), ("runs", "run")):
+        other = f"replace({column}, '\"grid\"', '\"random\"')"
+        changed(study, f"update {name} set {column} = {other}")
 
     with closing(Store(study.root)) as store:
         replay = replay_study(recorded_study(study.study_id, store), store)
@@ -197,7 +198,8 @@ def test_a_changed_measurement_is_named(record):
     study = record(table(0.5, 0.4), measure={"confirm_rounds": 0})
     study.run()
 
-    changed(study, "update trials set score_value = 0.3, score_cost = 0.3 where ordinal = 1")
+    score = "json_set(trial, '$.score.value', 0.3, '$.score.cost', 0.3)"
+    changed(study, f"update trials set trial = {score} where ordinal = 1")
 
     assert differences(study)[0] == [("score",)]
 

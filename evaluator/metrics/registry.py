@@ -247,6 +247,7 @@ def _run(path: Path) -> ModuleType:
         raise MetricError(f"{path}: is not a Python file; its name must end in .py")
     module = module_from_spec(spec)
     try:
+        read_text(path)  # the loader would wait for a pipe, and read a device to its end
         spec.loader.exec_module(module)
     except OSError as error:
         raise MetricError(f"{path}: cannot be read: {error.strerror or error}") from error

@@ -6,12 +6,17 @@ Nothing is rounded; `n/a` is what a benchmark writes for a value that does not e
 import csv
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 
 from records.errors import StudyError, shown
+from records.files import read_text
 
+MOST_BYTES = 16 << 20
+"""About 100,000 rows; a sweep of every message has some hundreds."""
 ABSENT = "n/a"
 LATENCY = "LatAvg(us)"
 LEAST_LATENCY, MOST_LATENCY = "LatMin(us)", "LatMax(us)"
@@ -117,23 +122,23 @@ def _empty(path: Path) -> StudyError:
 def _rows(path: Path, needed: Sequence[str]) -> Iterator[BenchRow]:
     schema = None
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = csv.reader(file, skipinitialspace=True)
-            header = [name.strip() for name in next(lines, [])]
-            _check_header(path, header, needed)
-            for cells in lines:
-                if not any(cell.strip() for cell in cells):
-                    continue
-                where = f"{path}: line {lines.line_num}"
-                row = _row(where, header, cells)
-                own = row.columns.get(SCHEMA, "")
-                schema = own if schema is None else schema
-                if own != schema:
-                    raise StudyError(
-                        f"{where}: {SCHEMA} is {shown(own)}, but {shown(schema)} above; "
-                        "give files that one version has written"
-                    )
-                yield row
+        text = read_text(path, MOST_BYTES).removeprefix("\N{BYTE ORDER MARK}")
+        lines = csv.reader(StringIO(text), skipinitialspace=True)
+        header = [name.strip() for name in next(lines, [])]
+        _check_header(path, header, needed)
+        for cells in lines:
+            if not any(cell.strip() for cell in cells):
+                continue
+            where = f"{path}: line {lines.line_num}"
+            row = _row(where, header, cells)
+            own = row.columns.get(SCHEMA, "")
+            schema = own if schema is None else schema
+            if own != schema:
+                raise StudyError(
+                    f"{where}: {SCHEMA} is {shown(own)}, but {shown(schema)} above; "
+                    "give files that one version has written"
+                )
+            yield row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise StudyError(
             f"{path}: cannot be read as CSV ({error}); give a CSV file of a collective benchmark"
@@ -147,7 +152,7 @@ def _check_header(path: Path, header: Sequence[str], needed: Sequence[str]) -> N
             f"{path}: has no column {', '.join(missing)}; a benchmark CSV needs "
             f"{', '.join(needed)}, others are allowed"
         )
-    twice = sorted({name for name in header if name and header.count(name) > 1})
+    twice = sorted(name for name, count in Counter(header).items() if name and count > 1)
     if twice:
         raise StudyError(f"{path}: has column {', '.join(twice)} twice; keep one of each")
 

@@ -11,6 +11,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, read_bytes
 from records.codec import from_json
 from records.errors import CodecError, StoreError, StudyError, shown
+from records.files import check_value_count
 from records.store.rows import StudyRow, to_outcome
 from records.store.store import Store
 from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
@@ -114,7 +115,9 @@ def _folder(name: str, path: Path) -> Side:
 def _stored(name: str, path: Path) -> Side:
     """What a JSON file holds, by its keys."""
     try:
-        text = bytes(read_bytes(path, LIMITS)).decode()
+        content = read_bytes(path, LIMITS)
+        check_value_count(content)
+        text = content.decode()
         document = json.loads(text)
         keys = set(document) if isinstance(document, dict) else set()
         if "benchmarks" in keys:

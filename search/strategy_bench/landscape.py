@@ -22,7 +22,7 @@ from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
 from records.codec import first_problem, from_document, with_texts
 from records.errors import STRICT, StudyError
-from records.files import read_text
+from records.files import read_json
 from records.study import (
     Budget,
     Command,
@@ -116,7 +116,7 @@ class Landscape:
 def read_landscape(path: Path) -> Landscape:
     """The landscape of a file; raises `StudyError`, in one line that names what is wrong."""
     try:
-        document = json.loads(read_text(path, MOST_BYTES), parse_constant=_refuse)
+        document = read_json(path, MOST_BYTES)
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
     except (ValueError, RecursionError) as error:
@@ -130,10 +130,6 @@ def read_landscape(path: Path) -> Landscape:
         raise StudyError(f"{path}: {first_problem(error)}") from error
     except StudyError as error:
         raise StudyError(f"{path}: {error}") from error
-
-
-def _refuse(constant: str) -> object:
-    raise ValueError(f"{constant} is not a number")
 
 
 class RecordedSpace(Space):

@@ -24,6 +24,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
 from records.codec import from_json, to_json
 from records.errors import STRICT, CodecError, StoreError, StudyError, shown
+from records.files import check_value_count
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
 from records.store.database import Database
@@ -242,8 +243,6 @@ LIMITS: Final = ReadLimits(file_bytes=256 << 30, decompressed_bytes=1 << 40)
 _MOST_STUDY_BYTES = 2 << 30
 _LONGEST_LINE_BYTES = 1 << 28
 _LONGEST_HEAD_BYTES = 200
-_MOST_NODES = 4_000_000
-"""Values in one line; each costs memory, however short it is."""
 _DIGEST = re.compile("[0-9a-f]{64}")
 _TAR_MAGIC_AT = 257
 
@@ -436,9 +435,8 @@ def _opened(path: Path) -> Iterator[_Archive]:
 def _entry(path: Path, number: int, line: bytes) -> Entry:
     where = f"{path}: {STUDY}, line {number}"
     head, found, text = line.partition(b',"entry":')
-    if sum(map(line.count, (b",", b"[", b"{"))) > _MOST_NODES:
-        raise StudyError(f"{where} holds more than {_MOST_NODES} values")
     try:
+        check_value_count(line)
         is_short = found and len(head) < _LONGEST_HEAD_BYTES
         kind = json.loads(head + b"}")["kind"] if is_short else None
         if kind not in KINDS:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from records.errors import StudyError, shown
+from records.files import open_regular
 from records.study import Environment, Origin, Study, Value
 from records.workload import Workload
 from search.study.card_reader import Card, CardReader, is_number
@@ -132,8 +133,8 @@ def _study(
 
 def _has_columns(path: Path) -> bool:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            head = file.readline(MAX_LINE_CHARS)
+        with open_regular(path) as file:
+            head = file.readline(MAX_LINE_CHARS).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return False
     return set(COLUMNS) <= {name.strip() for name in head.strip().split(",")}
@@ -317,7 +318,7 @@ SIMULATION_NOTES: Final = (
 def is_history(path: Path) -> bool:
     """Whether a file begins like a recorded search in JSON lines."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             first = json.loads(file.readline(MAX_LINE_CHARS))
     except (OSError, ValueError, RecursionError):
         return False

@@ -24,6 +24,7 @@ from evaluator.objective import Scoring, scoring, scoring_of
 from records.codec import first_problem, from_document, to_json
 from records.errors import StudyError
 from records.expression import Rule, facts
+from records.files import open_regular
 from records.store.journal import Entry
 from records.study import (
     Budget,
@@ -100,7 +101,7 @@ class BadRows:
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
     """Text of a file; raises `StudyError` where it is too long, or none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(most_bytes + 1)
         if len(content) > most_bytes:
             raise StudyError(f"{path}: over {most_bytes} bytes; split it into several files")

@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from evaluator.metrics.base import PUBLISHED_SCORE
 from records.errors import EnvironmentFault, StudyError, shown
+from records.files import open_regular
 from records.study import Environment, Objective, Origin, Study, Value
 from records.trial import Artifact
 from records.workload import Workload
@@ -62,7 +63,7 @@ REFUSALS: Final = (
 def is_storage(path: Path) -> bool:
     """Whether a file begins like a SQLite database, or like a journal of Optuna."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.readline(1 << 16)
         return head.startswith(SQLITE) or "op_code" in json.loads(head)
     except (OSError, ValueError, TypeError, RecursionError):
@@ -102,7 +103,7 @@ def _storage(source: str, folder: Path) -> Iterator["BaseStorage"]:
         return
     if path.stat().st_size > MAX_BYTES:
         raise StudyError(f"{source}: over {MAX_BYTES} bytes")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_sqlite = file.read(len(SQLITE)) == SQLITE
     copy = folder / "storage"
     if not is_sqlite:

@@ -23,6 +23,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, open_regular, read_bytes
 from records.codec import from_json
 from records.errors import CodecError, StudyError, shown
+from records.files import check_value_count
 
 EXACT = ConfigDict(strict=True)
 """A boolean is not a number, nor a number a text."""
@@ -249,11 +250,12 @@ def read_document(path: Path) -> NvbenchDocument:
     Raises StudyError naming the file and the place where it is wrong.
     """
     try:
-        text = bytes(read_bytes(path, _LIMITS)).decode()
-        parsed = from_json(ResultFile, text)
+        content = read_bytes(path, _LIMITS)
+        check_value_count(content)
+        parsed = from_json(ResultFile, content.decode())
     except TraceError as error:
         raise StudyError(f"{error}; give a file that nvbench --json wrote") from error
-    except (CodecError, UnicodeDecodeError) as error:
+    except (CodecError, ValueError) as error:
         raise StudyError(f"{path}: {error}; {_REMEDY}") from error
     return NvbenchDocument(
         path=path,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluator.timing.bench_csv import read_bench
+from records.errors import StudyError
 from records.store.store import Store
 from records.study import Budget, Command, Dimension, Launch, Llm, Study
 from search.study.study_file import _LONG_KEY
@@ -188,12 +191,61 @@ def no_files(tmp_path) -> dict[str, Path]:
         "space size -c FILE",
         "run --trials 1 --seed-policy FILE",
         "bench search FILE",
+        "metrics list --metrics-file FILE",
     ],
 )
 def test_what_is_no_file_is_refused_in_one_line(cclsearch, no_files, command, kind):
     refused = cclsearch(*command.replace("FILE", str(no_files[kind])).split())
     assert (refused.code, len(refused.err.splitlines())) == (2, 1)
     assert "not a regular file" in refused.err or "more than" in refused.err
+
+
+@pytest.fixture
+def no_tables(tmp_path, no_files) -> Path:
+    """A folder of which no name leads to a CSV file to read."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for name, path in no_files.items():
+        path.rename(folder / f"{name}.csv")
+    return folder
+
+
+def test_what_is_no_file_is_left_out_of_an_analysis(cclsearch, no_tables):
+    refused = cclsearch("bench", "analyze", "--dir", no_tables)
+    left_out = [line for line in refused.err.splitlines() if "left out" in line and ".csv" in line]
+    assert refused.code == 2
+    assert len(left_out) == 4
+    assert [line.count("not a regular file") for line in sorted(left_out)] == [1, 0, 1, 1]
+
+
+def test_what_is_no_file_is_not_compared(cclsearch, no_tables):
+    for name in ("folder", "huge", "link", "pipe"):
+        refused = cclsearch("compare", no_tables, no_tables)
+        path = no_tables / f"{name}.csv"
+        assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+        assert f"{path}: cannot be read as CSV (it " in refused.err
+        path.rename(no_tables / name)
+
+
+def test_a_table_of_one_long_line_is_not_read_to_its_end(tmp_path):
+    long = tmp_path / "long.csv"
+    with long.open("wb") as file:
+        file.truncate(300 << 20)
+    tracemalloc.start()
+    with pytest.raises(StudyError, match="more than 16 MiB"):
+        read_bench(long)
+    assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("head", ["", '{"benchmarks": ', '{"step_times_s": '])
+def test_json_of_many_small_values_is_refused_before_it_takes_memory(cclsearch, tmp_path, head):
+    file = tmp_path / "many.json"
+    file.write_text(f"{head}[{'[],' * 4_100_000}[]]{'}' * bool(head)}")
+    for command in (("bench", "search", file), ("compare", file, file)):
+        refused = cclsearch(*command)
+        assert (refused.code, len(refused.err.splitlines())) == (2, 1)
+        assert "holds more than 4000000 values" in refused.err
 
 
 @pytest.mark.parametrize(

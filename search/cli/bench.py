@@ -204,8 +204,8 @@ def analyze(
         bool,
         typer.Option(
             "--fail-on-regression",
-            help="Exit with status 3 if anything regressed or failed, with 5 if points are "
-            "undecided.",
+            help="Exit with status 3 if anything regressed or failed, with 5 if a point may be "
+            "slower by twice the threshold.",
         ),
     ] = False,
     allow_undecided: Annotated[
@@ -222,7 +222,7 @@ def analyze(
     without a verdict.
     """
     # Imported here: statistics and plotting take a second to load.
-    from search.collective_bench.analyze import analysis_facts
+    from search.collective_bench.analyze import analysis_facts, undecided_words
     from search.collective_bench.analyze import analyze as run_analysis
     from search.collective_bench.verdicts import UNDECIDED, AnalysisOptions, Limits
 
@@ -251,12 +251,7 @@ def analyze(
     else:
         _print(found, outdir, summary_only=summary_only)
     if found.exit_status == UNDECIDED:
-        typer.echo(
-            f"undecided: {found.open_count} points may hide a regression, so "
-            f"--fail-on-regression fails (exit code 5); measure both sides interleaved "
-            f"(cclsearch bench collectives --rounds 8), or add --allow-undecided",
-            err=True,
-        )
+        typer.echo(f"undecided: {undecided_words(found)}", err=True)
     if found.exit_status:
         raise typer.Exit(found.exit_status)
 

@@ -1,6 +1,7 @@
 """`trial show|logs|files|script`: one recorded trial, its files and a script to start it."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -165,7 +166,7 @@ def script(
     elif output is None:
         typer.echo(text, nl=False)
     else:
-        typer.echo(f"next: sh {output}")
+        typer.echo(f"next: sh {shlex.quote(str(output))}")
 
 
 @contextmanager

@@ -33,8 +33,10 @@ from search.collective_bench.verdicts import (
     PairVerdicts,
     PointVerdict,
     Standing,
-    judge_pair,
+    judge_pairs,
 )
+from search.views.format import format_count
+from search.views.study import USELESS_RATIO
 from search.views.svg import standalone
 from search.views.terminal import TerminalColumn, number_column, table_lines
 
@@ -304,8 +306,9 @@ def limit_lines(limits: Limits) -> Iterator[str]:
         "of the change, all of which must be beyond"
     )
     yield (
-        "corrected for the number of points (Holm): with no true difference anywhere, any is shown "
-        f"in at most {100 * limits.alpha:g} % of analyses; each interval stands for its own point"
+        "corrected for the points of all labels (Holm): with no true difference anywhere, any is "
+        f"shown in at most {100 * limits.alpha:g} % of analyses; each interval stands for its own "
+        "point"
     )
     if limits.unreplicated:
         yield (
@@ -512,7 +515,7 @@ def analyze(options: AnalysisOptions) -> Analysis:
     if baseline is not None and not options.summary_only:
         options.doing("comparing")
         others = [each for each in results if each is not baseline]
-        pairs = tuple(judge_pair(each, baseline, options.limits) for each in others)
+        pairs = judge_pairs(others, baseline, options.limits)
     found = Analysis(
         results=results,
         baseline=baseline,
@@ -565,11 +568,39 @@ def _sensitivity(pairs: Sequence[PairVerdicts]) -> Iterator[str]:
         known = [each.detectable_percent for each in pair.points.values()]
         sizes = sorted(size for size in known if size is not None)
         if sizes:
+            half, every = slowdown_words(median(sizes)), slowdown_words(sizes[-1])
             yield (
-                f"{pair.own.label}: these rounds show a slowdown of {median(sizes):.3g} % at half "
-                f"of the points and of {sizes[-1]:.3g} % at all {len(sizes)} judged by rounds, in "
-                "four cases of five; a smaller one can pass the gate"
+                f"{pair.own.label}: these rounds show a slowdown of {half} at half of the points "
+                f"and of {every} at all {len(sizes)} judged by rounds, in four cases of five"
             )
+        passed = pair.largest_slowdown_percent(undecided=False)
+        if passed is not None and passed > 0:
+            yield (
+                f"{pair.own.label}: points that pass may be up to {slowdown_words(passed)} slower"
+            )
+
+
+def undecided_words(found: Analysis) -> str:
+    """Why a gate cannot pass, and what would help."""
+    ends = [pair.largest_slowdown_percent(undecided=True) for pair in found.pairs]
+    worst = max((end for end in ends if end is not None), default=None)
+    hidden = "" if worst is None else f" of up to {slowdown_words(worst)}"
+    excluded = slowdown_words(found.options.limits.passing_percent)
+    return (
+        f"{format_count(found.open_count, 'point')} may hide a regression{hidden}, so "
+        "--fail-on-regression fails (exit code 5): the interval of a point must exclude "
+        f"{excluded}, twice the threshold; measure both sides interleaved in more rounds "
+        "(cclsearch bench collectives --rounds 8), give a larger --regression-threshold, or add "
+        "--allow-undecided"
+    )
+
+
+def slowdown_words(percent: float) -> str:
+    """A slowdown in percent, or as a factor where percent are hard to read."""
+    if percent <= 100:
+        return f"{percent:.3g} %"
+    ratio = 1 + percent / 100
+    return f"{ratio:.1f}x" if ratio <= USELESS_RATIO else f"over {USELESS_RATIO:g}x"
 
 
 def _caveats(pairs: Sequence[PairVerdicts], limits: Limits) -> Iterator[str]:

@@ -1,15 +1,14 @@
 """Regressions and improvements of each label against the baseline, point by point."""
 
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from evaluator.timing.decision import (
-    LOST_AMONG_MANY,
     ROUNDING,
     Comparison,
     DecisionRule,
@@ -27,8 +26,8 @@ SKIPPED: Final = "skipped"
 """Status of a point that the library lacks: nothing went wrong."""
 TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
 """Reasons for which only other launches help."""
-PASSING_LIMIT: Final = 2.0
-"""A point passes only if its interval excludes that it takes this many times the limit."""
+PASSING_FACTOR: Final = 2.0
+"""A point passes only if its interval excludes a slowdown of this many times the threshold."""
 ONE_DEFINITION: Final = frozenset(
     {
         *("all_reduce", "reduce_scatter", "reduce_scatter_single"),
@@ -96,6 +95,11 @@ class Limits:
         return self._rule(self.regression_percent / 100)
 
     @property
+    def passing_percent(self) -> float:
+        """The slowdown that the interval of a point must exclude for a gate to pass it."""
+        return PASSING_FACTOR * self.regression_percent
+
+    @property
     def faster(self) -> DecisionRule:
         """When it is faster: the threshold is of the baseline, the margin of a rule of the less."""
         return self._rule(self.improvement_percent / (100 - self.improvement_percent))
@@ -130,7 +134,7 @@ class PointVerdict:
     bandwidth_change: float | None = None
     round_count: int = 0
     is_undecided: bool = False
-    """Whether a regression may hide here, so that a gate cannot let it pass."""
+    """Whether a regression may be hidden here, so that a gate cannot let it pass."""
     detectable_percent: float | None = None
     """The smallest slowdown that these rounds would show in four cases of five."""
 
@@ -196,36 +200,56 @@ class PairVerdicts:
 
     @property
     def open_count(self) -> int:
-        """Points at which a regression may hide."""
+        """Points at which a regression may be hidden."""
         return sum(each.is_undecided for each in self.points.values()) + len(self.unmeasured)
+
+    def largest_slowdown_percent(self, *, undecided: bool) -> float | None:
+        """The end of the widest interval of the neutral points that are undecided, or that pass."""
+        ends = (
+            -each.latency_change_low
+            for each in self.points.values()
+            if each.standing is Standing.NEUTRAL
+            and each.is_undecided is undecided
+            and each.latency_change_low is not None
+        )
+        return max(ends, default=None)
 
     def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
         """The points that stand so, in order."""
         return tuple(point for point, each in self.points.items() if each.standing is standing)
 
 
-def judge_pair(of: Results, baseline: Results, limits: Limits) -> PairVerdicts:
-    """Judge a label against the baseline at every point that it was measured at.
+def judge_pairs(
+    labels: Sequence[Results], baseline: Results, limits: Limits
+) -> tuple[PairVerdicts, ...]:
+    """Judge each label against the baseline at every point that it was measured at.
 
-    Claims are corrected for the number of points, so that of all of them together as many are wrong
-    as the limits allow for one.
+    Claims are corrected for the number of points of all labels, so that of all of them together as
+    many are wrong as the limits allow for one.
     """
-    slower = judge_points(baseline.rows, of.rows, limits.slower)
-    faster = judge_points(baseline.rows, of.rows, limits.faster)
     chosen = [
-        _by_side(slower[point].comparison, faster[point].comparison, limits) for point in slower
+        (label, point, _by_side(slower.comparison, faster[point].comparison, limits))
+        for label in labels
+        for faster in [judge_points(baseline.rows, label.rows, limits.faster)]
+        for point, slower in judge_points(baseline.rows, label.rows, limits.slower).items()
     ]
-    found = dict(zip(slower, corrected_for_number(chosen), strict=True))
-    points = {
-        point: replace(
-            _verdict(point, found[point], (baseline.figures[point], of.figures[point]), limits),
-            detectable_percent=_detectable_percent(found[point], limits.slower, len(found)),
+    corrected = corrected_for_number([judged for _, _, judged in chosen])
+    found: dict[str, dict[DevicePoint, PointVerdict]] = defaultdict(dict)
+    for (label, point, _), each in zip(chosen, corrected, strict=True):
+        sides = baseline.figures[point], label.figures[point]
+        found[label.label][point] = replace(
+            _verdict(point, each, sides, limits),
+            detectable_percent=_detectable_percent(each, limits.slower, len(chosen)),
         )
-        if point in found
-        else PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
-        for point in of.rows
-    }
-    return PairVerdicts(own=of, base=baseline, points=points)
+    unmatched = PointVerdict(standing=Standing.ABSENT, reason=NOT_MATCHED)
+    return tuple(
+        PairVerdicts(
+            own=label,
+            base=baseline,
+            points={point: found[label.label].get(point, unmatched) for point in label.rows},
+        )
+        for label in labels
+    )
 
 
 def _by_side(
@@ -273,7 +297,7 @@ def _verdict(
         latency_change=100 * (1 - found.ratio),
         latency_change_low=100 * (1 - found.ratio_high),
         latency_change_high=100 * (1 - found.ratio_low),
-        is_undecided=standing is Standing.NEUTRAL and _may_hide(found, limits.slower),
+        is_undecided=standing is Standing.NEUTRAL and _may_hide_regression(found, limits),
     )
 
 
@@ -287,12 +311,15 @@ def _detectable_percent(found: Comparison, rule: DecisionRule, point_count: int)
     return None if ratio is None else 100 * (ratio * (1 + rule.margin) - 1)
 
 
-def _may_hide(found: Comparison, rule: DecisionRule) -> bool:
-    """Whether what showed no regression may be one: a claim that was vetoed, or a wide interval."""
+def _may_hide_regression(found: Comparison, limits: Limits) -> bool:
+    """Whether the interval of what showed no regression does not exclude one.
+
+    A claim that was withdrawn lies beyond the threshold, however narrow its interval is.
+    """
     if found.ratio_low is None or found.ratio_high is None:
         return True
-    vetoed = found.ratio_low > 1 + rule.margin and found.reason != LOST_AMONG_MANY
-    return vetoed or found.ratio_high > PASSING_LIMIT * (1 + rule.margin)
+    is_withdrawn = found.ratio_low > 1 + limits.slower.margin
+    return is_withdrawn or found.ratio_high > 1 + limits.passing_percent / 100 + ROUNDING
 
 
 def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float | None:
@@ -348,7 +375,7 @@ class Analysis:
 
     @property
     def open_count(self) -> int:
-        """Points of all labels at which a regression may hide."""
+        """Points of all labels at which a regression may be hidden."""
         return sum(pair.open_count for pair in self.pairs)
 
     @property

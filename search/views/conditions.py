@@ -14,7 +14,7 @@ from search.loop.leader import noise_of, took_turns
 from search.loop.relative_speed import RelativeSpeeds, single_launch_ratio
 from search.views.format import format_count, format_whole_percent
 from search.views.machine import conditions_of
-from search.views.study import noise_words
+from search.views.study import USELESS_RATIO, noise_words
 
 LAST = 5
 """Launches that count as lately."""
@@ -56,10 +56,8 @@ def _noise_line(noise: Noise | None, study: Study) -> str:
     if noise is None:
         return "- noise: not known yet, no configuration was launched twice"
     alone = single_launch_ratio(noise)
-    return (
-        f"- noise: {noise_words(noise, study.measure)}; two single launches (~) show none below "
-        f"{alone:.2f}x"
-    )
+    single = "none" if alone > USELESS_RATIO else f"none below {alone:.2f}x"
+    return f"- noise: {noise_words(noise, study.measure)}; two single launches (~) show {single}"
 
 
 def _load_line(conditions: Sequence[Conditions]) -> str:

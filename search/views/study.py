@@ -87,13 +87,19 @@ PURPOSES: Mapping[Purpose, str] = {
 }
 
 
+USELESS_RATIO = 10.0
+"""Configurations that differ by more need no statistics."""
+
+
 def noise_words(noise: Noise, measure: Measure) -> str:
     """How much equal launches differ, and what difference the study can detect."""
     rule = claim_rule(measure)
     words = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
     ratio = detectable(noise, rule)
-    if ratio is None:
-        return words
+    if ratio is None or ratio > USELESS_RATIO:
+        return f"{words}; {rule.max_rounds} rounds cannot show a difference"
+    if ratio > 2:
+        return f"{words}; {rule.max_rounds} rounds show no difference below {ratio:.1f}x"
     return f"{words}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
 
 

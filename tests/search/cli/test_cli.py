@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -309,6 +310,21 @@ def test_a_suggested_command_works_as_it_is_printed(cclsearch, on_record):
     ended = cclsearch(*shlex.split(suggested)[1:])
 
     assert (ended.code, ended.out) == (0, "--n=1\n")
+
+
+@pytest.mark.parametrize("command", ["show", "trial show 1"])
+def test_a_suggested_command_finds_a_store_whose_name_has_spaces(
+    finished, cclsearch, tmp_path, command
+):
+    store = tmp_path / "a b" / "c"
+    shutil.copytree(finished.root, store)
+
+    ended = cclsearch(*command.split(), "--store", store)
+
+    suggested = [line for line in ended.out.splitlines() if line.startswith("next: ")]
+    assert suggested
+    for line in suggested:
+        assert shlex.split(line)[-2:] == ["--store", str(store)]
 
 
 @pytest.mark.parametrize(

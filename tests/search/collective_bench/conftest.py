@@ -14,7 +14,7 @@ from search.collective_bench.verdicts import (
     AnalysisOptions,
     Limits,
     PairVerdicts,
-    judge_pair,
+    judge_pairs,
 )
 
 THEIRS = (
@@ -97,7 +97,8 @@ def judged(made) -> Callable[..., PairVerdicts]:
             for label, rows in (("base", baseline), ("own", own))
         ]
         base, other = read_results(folders, lambda _: None)
-        return judge_pair(other, base, Limits(**limits))
+        (pair,) = judge_pairs([other], base, Limits(**limits))
+        return pair
 
     return judge
 

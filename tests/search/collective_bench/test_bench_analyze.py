@@ -1,6 +1,8 @@
 """`bench analyze`: its tree, what it says, and how it ends."""
 
 import json
+import math
+import random
 
 import pytest
 
@@ -76,7 +78,7 @@ def test_one_launch_a_side_does_not_pass_the_gate(analyze, made):
     bold = analyze(sides, *flags, "--unreplicated")
 
     assert (careful.code, bold.code, allowed.code) == (5, 3, 0)
-    assert careful.err.startswith("undecided: 1 points may hide a regression")
+    assert careful.err.startswith("undecided: 1 point may hide a regression")
     assert (
         "caveat: 1 of 1 points of new were measured too seldom to decide; measure it and the "
         "baseline in turns, 4 rounds or more" in careful.out
@@ -86,13 +88,48 @@ def test_one_launch_a_side_does_not_pass_the_gate(analyze, made):
     assert "threshold only" in text
 
 
-def test_a_point_that_may_take_twice_as_long_does_not_pass_the_gate(analyze, made):
-    noisy = (0.5, 2.6, 0.9, 4.0, 0.7, 3.0)
-    sides = {"old": made.rounds(10.0), "new": made.rounds(15.0, noisy)}
+UNEVEN = (1.0, 1.04, 0.97, 1.03, 0.98, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("latency", "factors", "code", "said"),
+    [
+        (10.6, UNEVEN, 0, "new: points that pass may be up to 9.08 % slower"),
+        (10.7, UNEVEN, 5, "1 point may hide a regression of up to 10.1 %, so"),
+        (10.0, (0.7, 1.8, 0.8, 1.5, 0.9, 1.3), 5, "a regression of up to 63.1 %, so"),
+        (15.0, (0.5, 2.6, 0.9, 4.0, 0.7, 3.0), 5, "a regression of up to 5.5x, so"),
+    ],
+)
+def test_a_gate_passes_only_what_is_not_slower_by_twice_the_threshold(
+    analyze, made, latency, factors, code, said
+):
+    sides = {"old": made.rounds(10.0), "new": made.rounds(latency, factors)}
 
     ended = analyze(sides, "--baseline", "old", "--fail-on-regression")
 
-    assert ended.code == 5
+    assert ended.code == code
+    assert said in ended.out + ended.err
+    assert ("must exclude 10 %, twice the threshold" in ended.err) is (code == 5)
+
+
+def test_quiet_points_pass_the_gate_whatever_their_number(analyze, made):
+    draw = random.Random(0)
+    sides = {
+        label: [
+            row
+            for size in range(1, 326)
+            for row in made.rounds(
+                10.0,
+                [math.exp(draw.gauss(0, 0.01)) for _ in range(6)],
+                **{"SendMsgSize(B)": 1024 * size},
+            )
+        ]
+        for label in ("old", "new")
+    }
+
+    ended = analyze(sides, "--baseline", "old", "--fail-on-regression", "--json")
+
+    assert (ended.code, json.loads(ended.out)["undecided_count"]) == (0, 0)
 
 
 def test_undecided_points_may_only_be_allowed_to_pass_a_gate(analyze, made):
@@ -201,7 +238,7 @@ def test_a_gate_says_what_size_of_regression_it_could_have_shown(analyze, made):
 
     (point,) = json.loads(ended.out)["points"]
     assert point["detectable_percent"] >= 5
-    assert "a smaller one can pass the gate" in json.loads(ended.out)["caveats"][-1]
+    assert "these rounds show a slowdown of" in json.loads(ended.out)["caveats"][0]
 
 
 def test_a_baseline_without_results_is_refused(analyze, made):

@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from evaluator.bus_bandwidth import bandwidth
+from evaluator.timing.decision import LOST_AMONG_MANY
 from evaluator.workloads.collectives.operations import Collective
 from records.errors import StudyError
 from search.collective_bench.verdicts import ONE_DEFINITION, Evidence, Limits, Standing
+from tests.search.collective_bench.conftest import STEADY
 
 LATENCIES = st.floats(0.01, 1e9)
 
@@ -87,10 +89,10 @@ def test_without_rounds_a_difference_is_told_and_not_judged(made, judged, baseli
 
 
 @pytest.mark.parametrize(("slower", "regresses"), [(1.0, False), (1.25, True)])
-def test_of_325_noisy_points_equal_sides_pass_and_slower_ones_do_not(
+def test_of_325_noisy_points_equal_sides_do_not_regress_and_slower_ones_do(
     made, judged, slower, regresses
 ):
-    draw = random.Random(0)
+    draw = random.Random(1)
     base, own = (
         [
             row
@@ -106,8 +108,25 @@ def test_of_325_noisy_points_equal_sides_pass_and_slower_ones_do_not(
 
     pair = judged(base, own)
 
-    assert (pair.judged_count, pair.open_count) == (325, 0)
+    assert pair.judged_count == 325
     assert (pair.regression_count > 0) is regresses
+
+
+UNEVEN = (1.0, 1.04, 0.97, 1.03, 0.98, 1.0)
+
+
+def test_points_of_all_labels_are_corrected_together(made, analysed):
+    folders = [
+        f"{label}:{made.folder(label, made.rounds(latency, UNEVEN if label == 'new' else STEADY))}"
+        for label, latency in (("old", 10.0), ("new", 10.8), ("other", 10.0))
+    ]
+
+    (alone,) = analysed(*folders[:2], baseline="old").pairs
+    among, _ = analysed(*folders, baseline="old").pairs
+
+    assert only(alone).standing is Standing.REGRESSION
+    assert (only(among).standing, only(among).reason) == (Standing.NEUTRAL, LOST_AMONG_MANY)
+    assert only(among).is_undecided
 
 
 @pytest.mark.parametrize("count", [1, 3])

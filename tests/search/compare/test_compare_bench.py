@@ -230,6 +230,23 @@ def test_a_gate_does_not_pass_what_one_launch_a_side_left_undecided(cclsearch, s
     assert ("undecided: 1 of 1 comparisons" in ended.err) is (code == 5)
 
 
+UNEVEN = (1.0, 1.04, 0.97, 1.03, 0.98)
+
+
+@pytest.mark.parametrize(("point_count", "code"), [(1, 3), (2, 5)])
+def test_a_gate_is_corrected_for_the_number_of_comparisons(cclsearch, sides, point_count, code):
+    slower = [
+        each | {"LatAvg(us)": 10 * 1.06 * factor}
+        for each, factor in zip(rounds(1.0), UNEVEN, strict=True)
+    ]
+    steady = [[each | {"LatAvg(us)": 10} for each in rounds(1.0, Ranks=n)] for n in (8, 4)]
+    a = [each for point in steady[:point_count] for each in point]
+
+    ended = cclsearch("compare", *sides(a, [*slower, *a[5:]]), "--fail-on", "slow")
+
+    assert ended.code == code
+
+
 def test_what_a_gate_may_let_pass_needs_a_gate(cclsearch, sides):
     ended = cclsearch("compare", *sides(rounds(1.0), rounds(1.0)), ALLOWED)
 

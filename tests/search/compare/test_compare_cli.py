@@ -179,6 +179,18 @@ def test_timings_under_the_same_launch_names_are_rounds(cclsearch, files):
     assert "time of a call of x + y before, lower is better\n" in ended.out
 
 
+@pytest.mark.parametrize(("task_count", "code"), [(1, 3), (2, 5)])
+def test_a_gate_over_timings_is_corrected_for_their_number(cclsearch, files, task_count, code):
+    uneven = (1.0, 1.04, 0.97, 1.03, 0.98)
+    steady = [timing(1e-6, (1.0,) * 5, label=name) for name in ("x", "y")[:task_count]]
+    sides = [steady, [timing(1.06e-6, uneven, label="x"), *steady[1:]]]
+
+    written = [json.dumps([json.loads(to_json(each)) for each in side]) for side in sides]
+    ended = cclsearch("compare", *files(*written), "--fail-on", "slow")
+
+    assert ended.code == code
+
+
 def test_several_timings_are_joined_by_their_tasks(cclsearch, files):
     names = ("small", "large", "odd")
     a = [json.loads(to_json(timing(1e-6, label=name))) for name in names[:2]]

@@ -5,9 +5,12 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from evaluator.timing.decision import Noise
 from records.machine import Conditions, GpuConditions
+from records.study import Measure
 from search.report.summary import StudyRecord, report_lines
 from search.views.machine import conditions_words, disturbed_among, disturbed_words
+from search.views.study import noise_words
 from tests.support import records as testing
 from tests.support.evaluator import Takes
 
@@ -98,3 +101,18 @@ def test_a_trial_is_shown_with_its_conditions(finished, cclsearch):
     assert "machine: other processes used 43% of the cores" in cclsearch(*asked).out
     told = json.loads(cclsearch(*asked, "--json").out)
     assert told["outcome"]["measurement"]["conditions"]["others_cpu_share"] == 0.43
+
+
+@pytest.mark.parametrize(
+    ("sd", "said"),
+    [
+        (0.1, "4 rounds show differences from 23.1 %"),
+        (0.5, "4 rounds show no difference below 2.8x"),
+        (2.0, "4 rounds cannot show a difference"),
+        (900.0, "4 rounds cannot show a difference"),
+    ],
+)
+def test_noise_that_hides_large_differences_is_said_as_a_factor(sd: float, said: str) -> None:
+    words = noise_words(Noise(sd=sd, freedom=1), Measure(max_confirm_rounds=2))
+
+    assert words.endswith(f"(standard deviation); {said}")

@@ -84,6 +84,16 @@ def script(store):
     return make
 
 
+def test_a_script_is_suggested_under_its_quoted_name(cclsearch, store, tmp_path):
+    launched = replace(testing.measured(), launched=replace(LAUNCHED, files=()))
+    store.add_study("one", testing.study(), "test", testing.history(launched))
+
+    script = tmp_path / "a b.sh"
+    ended = cclsearch("trial", "script", "one", "0", "-o", script, "--store", store.root)
+
+    assert (ended.out, ended.err) == (f"next: sh '{script}'\n", "")
+
+
 def run(text, folder):
     (folder / "again.sh").write_text(text, encoding="utf-8")
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/homes/me"}

@@ -98,17 +98,12 @@ NoCacheOption = Annotated[
 ]
 
 
-def drawable(path: Path | None) -> Path | None:
-    """Return the path of a chart; raise StudyError where none can be written."""
-    return None if path is None else chart_file(path)
-
-
 PlotOption = Annotated[
     Path | None,
     typer.Option(
         "--plot",
         metavar="FILE.svg",
-        callback=drawable,
+        callback=chart_file,
         help="Also draw a chart into this file, .svg or .html.",
     ),
 ]

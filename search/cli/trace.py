@@ -24,7 +24,6 @@ from search.cli.options import (
     StoreOption,
     TraceArgument,
     TraceOptions,
-    drawable,
     examples,
     takes_options,
 )
@@ -53,6 +52,7 @@ from search.views.format import (
     format_time_change,
     one_line,
 )
+from search.views.svg import chart_file
 from search.views.terminal import TerminalColumn, echo_wrapped, number_column, print_table
 
 app = typer.Typer(
@@ -85,7 +85,7 @@ def breakdown(
         typer.Option(
             "--timeline",
             metavar="FILE.svg",
-            callback=drawable,
+            callback=chart_file,
             help="Draw the timeline of one step into this file.",
         ),
     ] = None,

@@ -184,8 +184,7 @@ def _by_variant(
         panel = draw([each for each in points if each.variant == variant])
         words = one_line(variant.variant_words, TITLE_CHARS)
         panels.append(replace(panel, heading=words if number else f"{title}; {words}"))
-    about = f"{len(points)} points in {len(variants)} panels"
-    return xy_chart(*panels, title=title, about=about)
+    return xy_chart(*panels, title=title)
 
 
 def _size_axis(points: Sequence[DevicePoint]) -> ChartAxis:

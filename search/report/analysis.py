@@ -106,14 +106,9 @@ def _bars(effects: Sequence[KnobEffect]) -> Chart:
         for effect in effects
     ]
     label = "how much worse the worst choice is than the best, in %"
+    axis = ChartAxis(label=label, kind="zero")
     return Chart(
-        drawn=rows_chart(
-            rows,
-            ChartAxis(label=label, kind="zero"),
-            (),
-            title="Parameter importance",
-            about=f"{len(rows)} bars: {label}",
-        ),
+        drawn=rows_chart(rows, axis, (), title="Parameter importance"),
         about="How much worse the worst choice of a knob is",
     )
 
@@ -228,7 +223,6 @@ def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None, links
         ChartAxis(label="ms per profiled step", kind="zero"),
         (*KEYS, HIDDEN),
         title="Where the step of each trial went",
-        about=f"{len(split)} bars: ms per profiled step",
     )
 
 

@@ -337,13 +337,11 @@ def draw_history(found: StudyHistory, most: int = MOST_POINTS, links: str = "") 
 
 def _by_end(ended: Ended, points: Sequence[Point]) -> Series:
     """The trials that ended so."""
-    match ended:
-        case "measured":
-            return Series(name=ended, kind="measured", points=points)
-        case "breaks a limit":
-            return Series(name=ended, kind="limited", points=points, shape="cross")
-        case "failed":
-            return Series(name=ended, kind="failure", points=points, shape="tick")
+    if ended == "measured":
+        return Series(name=ended, kind="measured", points=points)
+    if ended == "failed":
+        return Series(name=ended, kind="failure", points=points, shape="tick")
+    return Series(name=ended, kind="limited", points=points, shape="cross")
 
 
 def _repeated_best(found: StudyHistory, links: str) -> Iterator[Series]:

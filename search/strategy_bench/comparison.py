@@ -332,11 +332,7 @@ def draw(reports: Sequence[Report], *, reach: float) -> str:
     panels = chain.from_iterable(
         (_regret(report, kinds, reach), _success(report, kinds)) for report in reports
     )
-    return xy_chart(
-        *panels,
-        title="Search efficiency",
-        about=f"{len(names)} strategies on {len(reports)} landscapes",
-    )
+    return xy_chart(*panels, title="Search efficiency")
 
 
 def _regret(report: Report, kinds: Mapping[str, str], reach: float) -> Panel:

@@ -58,7 +58,6 @@ def breakdown_chart(split: JobSplit | None, title: str) -> str:
         ChartAxis(label=label, kind="zero"),
         KEYS,
         title=_title(title, len(split.by_rank) - len(shown)),
-        about=f"{len(shown)} ranks and their mean: {label}",
     )
 
 
@@ -125,7 +124,6 @@ def timeline_chart(traces: TraceSet, title: str) -> str:
         ChartAxis(label=f"ms{clock}", kind="zero"),
         [LegendEntry(name=name, kind=kind) for name, kind, *_ in LANES],
         title=_title(f"{title}: step {number}", len(traces.ranks) - len(shown)),
-        about=f"what {len(shown)} ranks did in step {number}",
         row_height=34.0,
     )
 
@@ -184,5 +182,4 @@ def bandwidth_chart(collectives: Sequence[TableRow], title: str) -> str:
             y=ChartAxis(label="bus bandwidth, GB/s", kind="zero"),
         ),
         title=title,
-        about=f"{sum(map(len, found.values()))} collectives by size",
     )

@@ -1,5 +1,6 @@
 """Charts as SVG: points and lines over two axes, rows of bars, parallel coordinates, sparkline."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -35,16 +36,6 @@ class Point:
     link: str = ""
     trial: int | None = None
 
-    @property
-    def x_values(self) -> tuple[float, ...]:
-        """All that the horizontal axis must hold."""
-        return (self.x, *(self.x_ends or ()))
-
-    @property
-    def y_values(self) -> tuple[float, ...]:
-        """All that the vertical axis must hold."""
-        return (*(() if self.y is None else (self.y,)), *(self.y_ends or ()))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
@@ -65,12 +56,6 @@ class Series:
     is_main: bool = False
     """Whether keys stop at its points however many others there are."""
 
-    @property
-    def swatch(self) -> LegendEntry:
-        """What stands for it in the legend."""
-        shape = "box" if self.path == "band" else self.shape or "line"
-        return LegendEntry(name=self.name, kind=self.kind, shape=shape)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
@@ -82,8 +67,9 @@ class Panel:
     heading: str = ""
 
 
-def xy_chart(*panels: Panel, title: str, about: str, height: float = 300.0) -> str:
+def xy_chart(*panels: Panel, title: str, about: str = "", height: float = 300.0) -> str:
     """Panels below each other."""
+    about = about or f"{panels[0].y.label} by {panels[0].x.label}"
     bodies = (_panel(panel, number * height, height) for number, panel in enumerate(panels))
     return svg.drawing(WIDTH, height * len(panels), title, about, *bodies)
 
@@ -91,15 +77,15 @@ def xy_chart(*panels: Panel, title: str, about: str, height: float = 300.0) -> s
 def _panel(panel: Panel, top: float, height: float) -> str:
     points = [point for series in panel.series for point in series.points]
     bottom, below_heading = top + height - BOTTOM, top + (18.0 if panel.heading else 0.0)
-    named = {each.name: each.swatch for each in panel.series if each.name and each.points}
+    named = {each.name: _swatch(each) for each in panel.series if each.name and each.points}
     keys, ended = svg.legend(list(named.values()), below_heading + 20.0)
-    untils = [each.until for each in panel.series if each.until is not None]
-    x = panel.x.scale(
-        [*chain.from_iterable(each.x_values for each in points), *untils], LEFT, WIDTH - RIGHT
-    )
-    y = panel.y.scale(
-        list(chain.from_iterable(each.y_values for each in points)), bottom - 10, ended + 10
-    )
+    xs = [each.until for each in panel.series if each.until is not None]
+    ys = [each.y for each in points if each.y is not None]
+    for point in points:
+        xs += (point.x, *(point.x_ends or ()))
+        ys += point.y_ends or ()
+    x = panel.x.scale(xs, LEFT, WIDTH - RIGHT)
+    y = panel.y.scale(ys, bottom - 10, ended + 10)
     few = sum(bool(each.tip or each.link) for each in points) <= MOST_STOPS
     return "".join(
         (
@@ -112,6 +98,11 @@ def _panel(panel: Panel, top: float, height: float) -> str:
     )
 
 
+def _swatch(series: Series) -> LegendEntry:
+    shape = "box" if series.path == "band" else series.shape or "line"
+    return LegendEntry(name=series.name, kind=series.kind, shape=shape)
+
+
 def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> str:
     stops, named = few or series.is_main, _readable_names(series.points, x, y)
     drawn = [_path(series, x, y)]
@@ -121,7 +112,7 @@ def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> 
         arms = "" if series.path == "band" else _arms(point, x, y)
         if symbol or arms:
             drawn.append(svg.mark(symbol + arms, point.tip, point.link, point.trial, is_stop=stops))
-        if point in named:
+        if point.name and point in named:
             drawn.append(_name(point.name, x.place(point.x), height))
     return svg.element("g", *drawn, class_=series.kind)
 
@@ -166,16 +157,14 @@ def _arms(point: Point, x: Scale, y: Scale) -> str:
 def _readable_names(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
     """Points whose names do not lie over the last one before them."""
     named: list[Point] = []
+    last = -math.inf, -math.inf
     for point in points:
         if not point.name or point.y is None:
             continue
-        near = (
-            abs(x.place(point.x) - x.place(other.x)) < NAME_WIDTH
-            and abs(y.place(point.y) - y.place(other.y or 0.0)) < NAME_HEIGHT
-            for other in named[-1:]
-        )
-        if not any(near):
+        place = x.place(point.x), y.place(point.y)
+        if abs(place[0] - last[0]) >= NAME_WIDTH or abs(place[1] - last[1]) >= NAME_HEIGHT:
             named.append(point)
+            last = place
     return named
 
 
@@ -233,7 +222,6 @@ def rows_chart(
     keys: Sequence[LegendEntry],
     *,
     title: str,
-    about: str,
     row_height: float = 22.0,
 ) -> str:
     """Rows below each other over one axis; `keys` name what they are made of."""
@@ -249,7 +237,7 @@ def rows_chart(
         WIDTH,
         bottom + BOTTOM,
         title,
-        about,
+        f"{len(rows)} rows: {x.label}",
         HATCH if any(key.shape == "hatched box" for key in keys) else "",
         svg.across(scale, bottom, x.label, top + 2),
         drawn_keys,

@@ -38,8 +38,9 @@ def render_html(page: Document) -> str:
 
 def write_chart(drawn: str, title: str, path: Path) -> None:
     """Write a chart as SVG or as a page. Raises StudyError, and StoreError if it cannot."""
+    chart_file(path)
     text = standalone(drawn)
-    if chart_file(path).suffix.lower() == ".html":
+    if path.suffix.lower() == ".html":
         section = Section(
             name="chart", heading="Chart", lead="", blocks=(Chart(drawn=drawn, about=""),)
         )

@@ -343,9 +343,9 @@ def _swatch(key: LegendEntry, x: float, y: float) -> str:
             return symbol(shape, x, y + 4 if shape == "tick" else y)
 
 
-def chart_file(path: Path) -> Path:
+def chart_file(path: Path | None) -> Path | None:
     """The path, if a chart can be written there. Raises StudyError for other kinds of files."""
-    if path.suffix.lower() not in CHART_FILES:
+    if path is not None and path.suffix.lower() not in CHART_FILES:
         raise StudyError(f"{path}: charts are {' or '.join(CHART_FILES)} files; name the file so")
     return path
 

@@ -170,15 +170,13 @@ def regret_chart(histories: Sequence[tuple[str, StudyHistory]]) -> str | None:
         )
         for number, (name, history) in enumerate(histories[:TONES])
     ]
-    title = "How far each search was from the best of all"
     return xy_chart(
         Panel(
             series=series,
             x=ChartAxis(label="trials tried"),
             y=ChartAxis(label="% from the best of all", kind="zero"),
         ),
-        title=title,
-        about=f"{len(series)} searches by trials tried",
+        title="How far each search was from the best of all",
     )
 
 

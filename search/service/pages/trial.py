@@ -216,7 +216,6 @@ def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
         ChartAxis(label="ms per step, of its slowest rank"),
         SAMPLE_KEYS,
         title=f"Step times of the launches of trial {trial.ordinal}",
-        about=f"{len(strips)} launches, a dot for each step and a line at their median",
     )
 
 

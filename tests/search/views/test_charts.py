@@ -96,7 +96,7 @@ def test_bars_stay_in_their_frame(found):
     ]
     keys = [LegendEntry(name="hidden", kind="part0", shape="hatched box")]
 
-    check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), keys, title="bars", about=""))
+    check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), keys, title="bars"))
 
 
 @given(st.data())
@@ -243,7 +243,7 @@ def test_parts_of_a_bar_are_as_long_as_they_are():
         for n, p in (("a", (1.0, 3.0)), ("b", (2.0, 0.0)))
     ]
 
-    root = check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), (), title="t", about=""))
+    root = check(rows_chart(rows, ChartAxis(label="ms", kind="zero"), (), title="t"))
 
     widths = [
         float(each.get("d").partition("h")[2].partition("v")[0]) for each in marks(root, "part")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from records.errors import StoreError
 from records.store.journal import unfinished_journals
+from records.store.rebuild import rebuild
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.trial import Measured, Repeat, Trial
@@ -19,6 +20,7 @@ Tell = Callable[[str], object]
 
 STUDY = "one"
 IMPORTED_TRIALS = 60
+REBUILT_STUDIES = 3
 TRACES = ("rank0_trace.json", "rank1_trace.json")
 
 
@@ -112,6 +114,27 @@ def check_imported(root: Path, told: Sequence[str]) -> None:
     must(not unfinished_journals(root), "half a journal is left")
 
 
+def prepare_rebuilt(root: Path, _chance: random.Random) -> None:
+    with closing(Store(root)) as store:
+        for number in range(REBUILT_STUDIES):
+            store.add_study(f"study-{number}", study(), "1", map(appended, range(IMPORTED_TRIALS)))
+
+
+def rebuilt(root: Path, tell: Tell) -> None:
+    """Build the database again from the journals."""
+    for number in count():
+        rebuild(root, lambda _study: None)
+        tell(f"rebuilt {number}")
+
+
+def check_rebuilt(root: Path, _told: Sequence[str]) -> None:
+    whole = tuple(appended(ordinal) for ordinal in range(IMPORTED_TRIALS))
+    with closing(Store(root)) as store:
+        studies = store.studies()
+        must(len(studies) == REBUILT_STUDIES, "a study is lost")
+        must(all(store.history(row.id).trials == whole for row in studies), "trials are torn")
+
+
 def gc(root: Path, tell: Tell) -> None:
     """Append trials with traces, and remove those of all but the best after each."""
     store = Store(root)
@@ -161,5 +184,12 @@ WORKS = {
         Work(name="append", do=append, check=check_appended, longest_s=0.5),
         Work(name="gc", do=gc, check=check_gc, longest_s=0.6),
         Work(name="import", do=imported, check=check_imported, longest_s=0.4, rounds=2),
+        Work(
+            name="rebuild",
+            do=rebuilt,
+            check=check_rebuilt,
+            prepare=prepare_rebuilt,
+            longest_s=0.4,
+        ),
     )
 }

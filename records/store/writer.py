@@ -298,7 +298,8 @@ class StoreWriter:
         except WriterBusy:
             if new := behind.keys() - positions.keys():
                 _log.warning(
-                    "%s: another process is reading the journals; %d studies cannot be shown yet",
+                    "%s: another process is reading the journals; studies that cannot be shown "
+                    "yet: %d",
                     self._root,
                     len(new),
                 )

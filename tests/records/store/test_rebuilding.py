@@ -127,7 +127,7 @@ def test_a_store_is_read_while_another_process_builds_its_database(filled, caplo
         with closing(Store(root)) as reader:
             assert [row.id for row in reader.studies()] == ["two"]
     assert caplog.messages == [
-        f"{root}: another process is reading the journals; 1 studies cannot be shown yet"
+        f"{root}: another process is reading the journals; studies that cannot be shown yet: 1"
     ]
     with closing(Store(root)):
         assert rows_of(root) == rows

@@ -35,6 +35,7 @@ COMMANDS = """
 """
 VALID = "dp_replicate=1 dp_shard=2 tp=1 pp=2 micro_batch=2 activation_checkpointing=none"
 BACK = "\x1b[2J"
+STUDY = "20260101-000000-aaaa"
 
 
 def commands(named=None, prefix=()):
@@ -88,76 +89,96 @@ def test_the_options_of_run_are_these():
     assert named == RUN_OPTIONS.split()
 
 
-def loaded_by(*words):
-    """What a command prints in a process of its own, its exit code, and the modules it loads."""
-    program = (
-        "import sys\nfrom search.cli.main import main\n"
-        f"sys.argv = ['cclsearch', *{words!r}]\n"
-        "try:\n    main()\nexcept SystemExit as leaving:\n    code = leaving.code\n"
-        "print(code, *sys.modules, file=sys.stderr)\n"
-    )
+ALL_IN_ONE = """
+import sys
+from search.cli.main import main
+for line in sys.argv[1:]:
+    sys.argv = ["cclsearch", *line.split()]
+    try:
+        main()
+    except SystemExit as leaving:
+        print(f"== {leaving.code}")
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+def loaded_by(*lines, store=None):
+    """What commands print in a process of their own, if they end with 0, and what they load."""
+    lines = [f"{line} --store {store}" for line in lines] if store else lines
     told = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [sys.executable, "-c", ALL_IN_ONE, *lines], capture_output=True, text=True, check=True
     )
-    code, *modules = told.stderr.splitlines()[-1].split()
-    return told.stdout, int(code), set(modules)
+    *printed, end = told.stdout.split("== 0\n")
+    assert (len(printed), end) == (len(lines), ""), told.stdout
+    return printed, set(told.stderr.splitlines()[-1].split())
+
+
+HEAVY = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
+MEASURING = {
+    *("sklearn", "fastapi", "yaml", "policies.sandbox", "search.cli.run"),
+    *("evaluator.recipes.builtin", "evaluator.traces.readers.formats", "search.study.cards"),
+}
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("lines", "heavy"),
     [
-        *("--help", "run -h", "resume -h", "list -h", "trial show -h", "space check -h"),
-        *("metrics compute -h", "trace breakdown -h"),
+        (
+            ("--help", "run -h", "resume -h", "list -h", "trial show -h", "space check -h"),
+            {"numpy"},
+        ),
+        (("metrics compute -h", "trace breakdown -h"), set()),  # whose modules compute with arrays
     ],
 )
-def test_help_is_told_without_loading_what_searching_needs(arguments):
-    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
-    if not arguments.startswith(("metrics", "trace")):  # whose modules compute with arrays
-        heavy.add("numpy")
+def test_help_is_told_without_loading_what_searching_needs(lines, heavy):
+    printed, modules = loaded_by(*lines)
 
-    printed, code, modules = loaded_by(*arguments.split())
-
-    assert (heavy & modules, code) == (set(), 0)
-    assert printed.startswith("Usage: cclsearch")
+    assert modules & (HEAVY | heavy) == set()
+    assert all(each.startswith("Usage: cclsearch") for each in printed)
 
 
 def test_the_list_of_commands_is_told_without_loading_any():
-    printed, _, modules = loaded_by("--help")
+    (printed,), modules = loaded_by("--help")
 
     assert not modules & {module for module, _ in cli.COMMANDS.values()}
     assert not modules & {"records.store", "records.study", "records.scrub", "pydantic", "numpy"}
     assert all(f"\n  {name} " in printed for name in cli.COMMANDS)
 
 
+@pytest.fixture
+def two_trials(tmp_path):
+    """The folder of a store with a study of two trials."""
+    with closing(Store(tmp_path / "store")) as records:
+        records.add_study(STUDY, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
+    return tmp_path / "store"
+
+
 @pytest.mark.parametrize(
-    "arguments", ["list", "show", "best", "trial show {study} 0", "leaderboard", "list --json"]
+    ("lines", "heavy"),
+    [
+        (
+            ("list", "show", "best", f"trial show {STUDY} 0", "list --json"),
+            {"numpy", "evaluator.traces.analysis.collectives"},
+        ),
+        (("leaderboard",), set()),  # it loads every metric, for its unit
+    ],
 )
-def test_reading_a_store_loads_nothing_that_only_measuring_needs(tmp_path, arguments):
-    study = "20260101-000000-aaaa"
-    with closing(Store(tmp_path / "store")) as records:
-        records.add_study(study, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
-    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib", "sklearn", "fastapi"}
-    if arguments != "leaderboard":  # which loads every metric, for its unit
-        heavy |= {"numpy", "evaluator.traces.analysis.collectives"}
-    heavy |= {"evaluator.recipes.builtin", "evaluator.traces.readers.formats", "search.study.cards"}
-    heavy |= {"yaml", "policies.sandbox", "search.cli.run"}
-    words = [*arguments.format(study=study).split(), "--store", str(tmp_path / "store")]
+def test_reading_a_store_loads_nothing_that_only_measuring_needs(two_trials, lines, heavy):
+    _, modules = loaded_by(*lines, store=two_trials)
 
-    _, code, modules = loaded_by(*words)
-
-    assert (heavy & modules, code) == (set(), 0)
+    assert modules & (HEAVY | MEASURING | heavy) == set()
 
 
-def test_comparing_trials_loads_nothing_that_reads_files_of_a_benchmark(tmp_path):
-    study = "20260101-000000-aaaa"
-    with closing(Store(tmp_path / "store")) as records:
-        records.add_study(study, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
-    sides = [f"trial:{study}:0", f"trial:{study}:1"]
+def test_comparing_trials_loads_nothing_that_reads_files_of_a_benchmark(two_trials):
+    _, modules = loaded_by(f"compare trial:{STUDY}:0 trial:{STUDY}:1", store=two_trials)
 
-    _, code, modules = loaded_by("compare", *sides, "--store", str(tmp_path / "store"))
-
-    assert code == 0
     assert not modules & {"evaluator.timing.nvbench.read", "evaluator.timing.nvbench.compare"}
+
+
+def test_what_reads_no_records_loads_no_readers_of_traces():
+    _, modules = loaded_by("metrics list", "policy check sharded", "space size")
+
+    assert modules & {*HEAVY, "evaluator.traces.readers.formats"} == set()
 
 
 def test_no_command_spends_its_end_on_collecting_garbage():
@@ -169,16 +190,6 @@ def test_no_command_spends_its_end_on_collecting_garbage():
     printed = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True)
 
     assert printed.stdout.split()[-1] == b"True"
-
-
-@pytest.mark.parametrize("arguments", ["metrics list", "policy check sharded", "space size"])
-def test_what_reads_no_records_loads_no_readers_of_traces(arguments):
-    heavy = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
-    heavy |= {"evaluator.traces.readers.formats"}
-
-    _, code, modules = loaded_by(*arguments.split())
-
-    assert (heavy & modules, code) == (set(), 0)
 
 
 def test_no_arguments_show_the_help(cclsearch):

@@ -49,7 +49,8 @@ max_confirm_rounds = 1
 trials = 2
 max_failures = 1
 """
-# The same without ranks: a launch that ends only when it is told to, and then fails.
+# The same without ranks, for torch takes longer to import than the rest: a launch that ends only
+# when it is told to, and then fails.
 HELD = (
     STUDY
     + """
@@ -152,38 +153,21 @@ def test_a_finished_search_is_not_repeated_but_told_again(searched):
     assert place.run("show").stdout.endswith(report)
 
 
-def test_a_finished_search_goes_on_with_more_trials_as_events(searched):
-    place, _ = searched
-
-    ended = place.run("resume", "--trials", "1", "--json")
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    told = [json.loads(line, parse_constant=pytest.fail) for line in ended.stdout.splitlines()]
-    names = [event["event"] for event in told if event["event"] != "phase"]
-    assert names[:4] == ["study_started", "trial_started", "config_decided", "trial_finished"]
-    assert set(names[4:-1]) == {"repeat_finished"}
-    assert names[-1] == "finished"
-    assert [e["phase"] for e in told if e["event"] == "phase"][:3] == ["setup", "warmup", "timed"]
-    assert told[0]["trials"] == 3
-    assert [event["ordinal"] for event in told if event["event"] == "trial_finished"] == [2]
-    assert told[-1]["stop_reason"] == "all 3 trials are used"
-    assert told[-1]["winner"] in {0, 1, 2}
-
-
 def test_a_search_of_nothing_that_can_be_measured_ends_with_3(here):
-    ended = here.run("run", "-c", "study.toml", "--seed-policy", "broken.py")
+    ended = here.run("run", "-c", "held.toml", "--seed-policy", "broken.py")
 
     assert (ended.returncode, ended.stderr) == (3, "")
     assert "best: none, because no configuration could be measured" in ended.stdout
     assert "failed: 1 policy_error; first in trial 0: line 2: " in ended.stdout
-    assert here.run("resume").returncode == 3
+    again = here.run("resume", "--json")
+    finished = json.loads(again.stdout.splitlines()[-1])
+    assert (again.returncode, finished["event"], finished["winner"]) == (3, "finished", None)
 
 
 TOO_LARGE = STUDY.replace("hidden_size = 32", "hidden_size = 512").replace(
     "ffn_size = 64", "ffn_size = 4096"
 )
 TOO_SMALL = "[launch]\nmemory_budget_bytes = 33554432\n"
-NOT_REFUSED = '[[constraint]]\nname = "memory"\nexpression = "estimated_memory_bytes > 0"\n'
 
 
 def test_a_memory_budget_that_surely_holds_nothing_launches_nothing(here):
@@ -194,18 +178,6 @@ def test_a_memory_budget_that_surely_holds_nothing_launches_nothing(here):
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "no configuration satisfies the constraints; relax one: breaks memory: " in ended.stderr
     assert "memory_bytes=32 MiB" in ended.stderr
-
-
-def test_a_memory_budget_that_nothing_fits_in_ends_with_3(here):
-    text = f"{TOO_LARGE}\n{TOO_SMALL}\n{NOT_REFUSED}"
-    (here.path / "study.toml").write_text(text, encoding="utf-8")
-
-    ended = here.run("run", "-c", "study.toml", "--json")
-
-    assert ended.returncode == 3
-    finished = json.loads(ended.stdout.splitlines()[-1])
-    assert (finished["event"], finished["winner"]) == ("finished", None)
-    assert '"failure_kind": "out_of_memory"' in ended.stdout
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -247,7 +219,7 @@ def test_a_reader_that_leaves_ends_the_search_with_75(here):
 
 
 def test_a_study_is_searched_by_one_process_at_a_time(here):
-    here.run("run", "-c", "study.toml", "--seed-policy", "broken.py")
+    here.run("run", "-c", "held.toml", "--seed-policy", "broken.py")
     store = here.store()
     study = store.find("")
     with store.lock(study.id):
@@ -261,7 +233,7 @@ def test_a_study_is_searched_by_one_process_at_a_time(here):
 
 def test_a_terminal_gets_rows_and_a_report_without_a_trace_of_what_was_under_way(here):
     ours, theirs = pty.openpty()
-    command = ["run", "-c", "study.toml", "--seed-policy", "broken.py"]
+    command = ["run", "-c", "held.toml", "--seed-policy", "broken.py"]
     with here.start(*command, stdout=theirs) as process:
         os.close(theirs)
         shown = read_all(ours)
@@ -284,17 +256,11 @@ def read_all(terminal):
     return b"".join(parts).decode(errors="replace")
 
 
-def test_the_script_of_a_trial_trains_again_by_hand(searched, tmp_path):
+def test_the_script_of_a_trial_starts_the_ranks_of_its_job(searched, cclsearch):
     place, _ = searched
-    again = tmp_path / "again.sh"
-    written = place.run("trial", "script", "0", "-o", str(again))
-    assert (written.returncode, written.stderr) == (0, "")
 
-    environment = {"PATH": f"{Path(CCLSEARCH).parent}:{os.defpath}"}
-    ended = subprocess.run(
-        ["sh", "again.sh"], cwd=tmp_path, env=environment, timeout=LIMIT_S, check=False
-    )
+    script = cclsearch("trial", "script", "0", "--store", place.path / ".cclsearch").out
 
-    assert ended.returncode == 0
-    steps = json.loads((tmp_path / "trial-0" / "rank1.steps.json").read_text())
-    assert steps["losses"]
+    assert "torch.distributed.run" in script
+    assert "evaluator.rank.main job.json" in script
+    assert '"entry": "evaluator.workloads.training:train"' in script

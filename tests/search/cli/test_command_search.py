@@ -226,6 +226,26 @@ def test_a_study_that_cannot_run_is_refused_before_anything_starts(
     assert not list(Path.cwd().glob(".cclsearch/work/*/*"))
 
 
+def test_a_finished_search_goes_on_with_more_trials_as_events(tmp_path):
+    place = Place(tmp_path)
+    (tmp_path / "study.toml").write_text(STUDY, encoding="utf-8")
+    (tmp_path / "run.sh").write_text(SCRIPT, encoding="utf-8")
+    place.run("run", "-c", "study.toml", "--strategy", "coordinate", "--trials", "2")
+
+    ended = place.run("resume", "--trials", "1", "--json")
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    told = [json.loads(line, parse_constant=pytest.fail) for line in ended.stdout.splitlines()]
+    names = [event["event"] for event in told]
+    assert names[:4] == ["study_started", "trial_started", "config_decided", "trial_finished"]
+    assert set(names[4:-1]) == {"repeat_finished"}
+    assert names[-1] == "finished"
+    assert told[0]["trials"] == 3
+    assert [event["ordinal"] for event in told if event["event"] == "trial_finished"] == [2]
+    assert told[-1]["stop_reason"] == "all 3 trials are used"
+    assert told[-1]["winner"] in {0, 1, 2}
+
+
 def test_the_example_of_the_documents_works_as_it_is_typed(tmp_path):
     shutil.copytree(EXAMPLE, tmp_path / "script")
     place = Place(tmp_path / "script")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.launchers.limits import descendants
 from records.store.store import Store
 
 CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
@@ -75,23 +76,6 @@ class RunningSearch:
 
     def finished(self) -> list[dict[str, object]]:
         return [event for event in self.events if event["event"] == "trial_finished"]
-
-
-def descendants(pid: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(stat.parent.name)] = int(fields[1])
-    found, waiting = [], [pid]
-    while waiting:
-        parent = waiting.pop()
-        children = [child for child, its_parent in parents.items() if its_parent == parent]
-        found += children
-        waiting += children
-    return found
 
 
 def survivors(pids: list[int]) -> list[int]:
@@ -219,23 +203,14 @@ def test_a_launch_that_a_kill_interrupts_is_the_only_one_made_again(tmp_path):
     assert study.launches == launches_on_record(store) + 1
 
 
-@pytest.mark.parametrize(
-    ("rounds", "point"),
-    [
-        ({}, {"phase": "timed"}),
-        ({"confirm_rounds": 2}, {"event": "repeat_finished", "purpose": "confirm"}),
-    ],
-    ids=["in the timed steps of the first trial", "between launches that confirm"],
-)
-def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(rounds, point, tmp_path):
+def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(tmp_path):
     study = tmp_path / "tiny.toml"
-    rounds = {"self_test_rounds": 0, "race_rounds": 0, "confirm_rounds": 0, **rounds}
     text = TINY.read_text(encoding="utf-8")
-    for key, count in rounds.items():
-        text = re.sub(rf"^{key} = \d+$", f"{key} = {count}", text, flags=re.MULTILINE)
+    for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
+        text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
     study.write_text(text, encoding="utf-8")
 
-    kill_and_resume(study, point, tmp_path / "store")
+    kill_and_resume(study, {"phase": "timed"}, tmp_path / "store")
 
 
 def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_path):
@@ -310,11 +285,13 @@ def _finished_unsaid(before: list, after: list, count: int) -> bool:
     return len(before) + len(after) == count - 1
 
 
-def test_ctrl_c_ends_every_rank_and_says_how_to_resume(tmp_path):
-    search = RunningSearch("run", "-c", str(TINY), "--trials", "2", store=tmp_path / "store")
-    search.until(phase="timed")
+def test_ctrl_c_ends_every_process_and_says_how_to_resume(tmp_path):
+    study = HeldStudy(tmp_path)
+    search = RunningSearch("run", "-c", str(study.write(held=1)), store=tmp_path / "store")
+    study.wait_for_launch(1)
     code, said, started = search.interrupt()
 
     assert code == 75
     assert "next: cclsearch resume" in said
+    assert started
     assert survivors(started) == []

@@ -11,12 +11,13 @@ from subprocess import PIPE
 
 import pytest
 
+from evaluator.launchers.limits import descendants
 from records.store.store import Store
 from search.cli.main import main
 from search.service.app import lock_store
 from search.service.runner import run_folder
 from search.service.server import AUTOGROUP, NICENESS
-from tests.search.loop.test_kill import descendants, survivors
+from tests.search.loop.test_kill import survivors
 from tests.support.service import CCLSEARCH, Serving, configured, searching
 
 

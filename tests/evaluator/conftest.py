@@ -21,6 +21,18 @@ from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
 A_TIMED_STEP = 2
+# A launcher starts its warm process anew for a job with a module that it lacks, and importing torch
+# takes longer than most jobs.
+MODULES = (
+    "evaluator.workloads.training",
+    "evaluator.workloads.inference",
+    "evaluator.workloads.collectives.message_step",
+    "bad_entries",
+    "exchange_entries",
+    "expert_entries",
+    "inference_entries",
+    "training_entries",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,7 @@ def launch_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
 @pytest.fixture(scope="session")
 def launcher(launch_environment: Mapping[str, str]) -> Iterator[LocalLauncher]:
     launcher = LocalLauncher(launch_environment, threads_per_rank=1)
+    launcher.prepare(Job(argv=(), world_size=1, files={}, modules=MODULES, timeout_s=60))
     yield launcher
     launcher.close()
 

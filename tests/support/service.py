@@ -14,6 +14,7 @@ from records.errors import EnvironmentFault
 
 CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 LIMIT_S = 60
+SEARCH_LIMIT_S = 200
 STUDY = """
 name = "mine"
 [workload]
@@ -56,6 +57,22 @@ for rank in $(seq 0 $((DATA_PARALLEL - 1))); do
 JSON
 done
 """
+
+
+def run_cclsearch(
+    folder: Path, *arguments: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """A command, ended, as somebody types it in a folder that is their home."""
+    path = f"{Path(sys.executable).parent}:{os.defpath}"
+    return subprocess.run(
+        [CCLSEARCH, *arguments],
+        cwd=folder,
+        env={"PATH": path, "HOME": str(folder), **environment},
+        capture_output=True,
+        text=True,
+        timeout=SEARCH_LIMIT_S,
+        check=False,
+    )
 
 
 def configured(folder: Path) -> Path:

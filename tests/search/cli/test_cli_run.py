@@ -5,15 +5,14 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from records.store.store import Store
+from tests.support.service import CCLSEARCH
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 LIMIT_S = 120
 STUDY = """
 name = "smallest"

@@ -1,10 +1,7 @@
 """Whole searches over a user's own script, started as a person starts them."""
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,65 +9,18 @@ import pytest
 
 import cclsearch as api
 from records.store.store import Store
+from tests.support import service
 from tests.support.records import contents
+from tests.support.service import run_cclsearch
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "script"
 CARDS = Path(__file__).parents[2] / "data" / "cards"
-LIMIT_S = 200
 KEY = "sk-ant-0123456789-not-a-real-key"
 UNVERIFIED = "tokens per step declared, not verified"
 PROFILED = "timed in profiled steps, which the profiler slows down"
-STUDY = """
-name = "mine"
-
-[workload]
-name = "mine"
-global_batch = 8
-sequence_length = 16
-
-[environment]
-device = "cpu"
-world_size = 2
-ranks_per_node = 2
-
-[launch]
-recipe = "command"
-
-[command]
-run = ["bash", "run.sh"]
-export = { dp = "DATA_PARALLEL" }
-
-[space.dp]
-choices = [1, 2]
-[space.micro_batch]
-choices = [1, 2, 4]
-
-[measure]
-self_test_rounds = 0
-race_rounds = 0
-confirm_top = 1
-confirm_rounds = 1
-max_confirm_rounds = 1
-infrastructure_retries = 0
-
-[budget]
-trials = 5
-"""
+STUDY = service.STUDY.replace("trials = 3\npatience = 9", "trials = 5")
 # More ranks and larger micro-batches are faster; one micro-batch is too large.
-SCRIPT = r"""
-env
-test "$MICRO_BATCH" -lt 4 || exit 1
-us=$(($(date +%s%N) / 1000))
-for rank in $(seq 0 $((DATA_PARALLEL - 1))); do
-  cat > "$TRACE_DIR/rank$rank.json" <<JSON
-{"distributedInfo": {"rank": $rank, "world_size": $DATA_PARALLEL}, "traceEvents": [{
-  "ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1,
-  "ts": $us, "dur": $((120000 / DATA_PARALLEL / MICRO_BATCH))
-}]}
-JSON
-done
-"""
+SCRIPT = f'env\ntest "$MICRO_BATCH" -lt 4 || exit 1\n{service.SCRIPT}'
 
 
 @dataclass(frozen=True)
@@ -80,20 +30,7 @@ class Place:
     path: Path
 
     def run(self, *arguments):
-        environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
-            "HOME": str(self.path),
-            "ANTHROPIC_API_KEY": KEY,
-        }
-        return subprocess.run(
-            [CCLSEARCH, *arguments],
-            cwd=self.path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-        )
+        return run_cclsearch(self.path, *arguments, ANTHROPIC_API_KEY=KEY)
 
     @property
     def store(self):

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,8 @@ from records.store.store import Store
 from records.trial import Failed
 from tests.support.records import contents
 from tests.support.search import ScriptedMessagesServer, submission
+from tests.support.service import run_cclsearch
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
-LIMIT_S = 200
 KEY = "sk-ant-0123456789-not-a-real-key"
 PASSWORD = 'pa"ss\\word/4711'
 CERTIFICATE = "line one of a secret\nline two of a secret"
@@ -84,22 +82,13 @@ class Home:
     model_url: str
 
     def run(self, *arguments):
-        environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
-            "HOME": str(self.path),
-            "ANTHROPIC_API_KEY": KEY,
-            "ANTHROPIC_BASE_URL": self.model_url,
-            "DB_PASSWORD": PASSWORD,
-            "MY_SECRET": CERTIFICATE,
-        }
-        return subprocess.run(
-            [CCLSEARCH, *arguments],
-            cwd=self.path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
+        return run_cclsearch(
+            self.path,
+            *arguments,
+            ANTHROPIC_API_KEY=KEY,
+            ANTHROPIC_BASE_URL=self.model_url,
+            DB_PASSWORD=PASSWORD,
+            MY_SECRET=CERTIFICATE,
         )
 
     def kept(self):
@@ -187,7 +176,6 @@ def test_the_script_of_a_trial_runs_it_again(home, tmp_path):
         env={"PATH": os.defpath, "HOME": str(home.path)},
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
         check=False,
     )
 

@@ -15,8 +15,8 @@ from evaluator.machine import mpirun_command, mpirun_environment
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import AdapterName
 from evaluator.workloads.collectives.sweep import availability
+from tests.support.service import CCLSEARCH
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 BENCH = (CCLSEARCH, "bench", "collectives")
 TORCHRUN = (
     *(sys.executable, "-P", "-m", "torch.distributed.run"),

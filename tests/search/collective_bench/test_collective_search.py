@@ -1,16 +1,11 @@
 """Whole searches over collective setups, started as a person starts them."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 import cclsearch as api
 from evaluator.machine import mpi_library
+from tests.support.service import run_cclsearch
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
-LIMIT_S = 200
 QUICK = """
 [environment]
 device = "cpu"
@@ -38,14 +33,7 @@ def searched(folder, knobs, *, trials):
     (folder / "study.toml").write_text(
         f"{QUICK}{knobs}[budget]\ntrials = {trials}\nlaunches = {trials}\n", encoding="utf-8"
     )
-    ended = subprocess.run(
-        [CCLSEARCH, "run", "-c", "study.toml", "--strategy", "coordinate"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    ended = run_cclsearch(folder, "run", "-c", "study.toml", "--strategy", "coordinate")
     assert (ended.returncode, ended.stderr) == (0, "")
     return api.trials(store=folder / ".cclsearch"), ended.stdout
 

@@ -1,10 +1,7 @@
 """A whole search with a model that speaks the Messages API over a real socket."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,9 +11,9 @@ from records.store.store import Store
 from records.trial import History, Measured
 from tests.support.records import contents
 from tests.support.search import ScriptedMessagesServer, submission
+from tests.support.service import run_cclsearch
 
 KEY = "sk-ant-loopback-0123456789abcdef"
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 TINY = (Path(__file__).parents[2] / "data" / "tiny_study.toml").read_text(encoding="utf-8")
 
 BREAKS_A_CONSTRAINT = """
@@ -52,20 +49,12 @@ def searched(tmp_path_factory: pytest.TempPathFactory):
     once = re.sub(r"^(self_test|race|confirm)_rounds = .*$", r"\1_rounds = 0", TINY, flags=re.M)
     study.write_text(once, encoding="utf-8")
     with ScriptedMessagesServer(script) as server:
-        ended = subprocess.run(
-            [
-                *(CCLSEARCH, "run", "--objective", "step_time"),
-                *("-c", str(study), "--trials", "2", "--store", str(folder / "store")),
-            ],
-            env={
-                "PATH": os.defpath,
-                "ANTHROPIC_API_KEY": KEY,
-                "ANTHROPIC_BASE_URL": server.url,
-            },
-            capture_output=True,
-            text=True,
-            timeout=200,
-            check=False,
+        ended = run_cclsearch(
+            folder,
+            *("run", "--objective", "step_time"),
+            *("-c", str(study), "--trials", "2", "--store", str(folder / "store")),
+            ANTHROPIC_API_KEY=KEY,
+            ANTHROPIC_BASE_URL=server.url,
         )
         requests = list(server.requests)
     assert ended.returncode == 0, ended.stderr

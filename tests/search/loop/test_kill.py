@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,8 +15,8 @@ import pytest
 
 from evaluator.launchers.limits import descendants
 from records.store.store import Store
+from tests.support.service import CCLSEARCH
 
-CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 TINY = Path(__file__).parents[2] / "data" / "tiny_study.toml"
 LIMIT_S = 120
 

@@ -85,7 +85,7 @@ class WarmRanks:
         return json.loads(self._process.stdout.readline())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def warm_ranks() -> Iterator[WarmRanks]:
     program = (sys.executable, "-P", str(WARM_RANKS))
     environment = {"PATH": os.defpath, "OMP_NUM_THREADS": "1"}

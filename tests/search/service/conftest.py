@@ -19,6 +19,7 @@ from records.store.store import Store
 from records.study import Origin, Study
 from records.trial import Config, FailureKind, Policy, Trial
 from search.loop.study_result import StudyResult
+from search.service import server
 from search.service.app import app_of
 from search.service.auth import ROLES, KnownToken, digest_of
 from search.service.config import Listen, ServiceConfig
@@ -99,15 +100,23 @@ def running(
             scheduler=(Scheduler if searching else IdleScheduler)(root),
             **more,
         )
-        server = server_of(app_of(service), listen, service.feeds.close)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [at]}, daemon=True)
+        running_server = server_of(app_of(service), listen, service.feeds.close)
+        thread = threading.Thread(target=running_server.run, kwargs={"sockets": [at]}, daemon=True)
         thread.start()
-        while not server.started:
+        while not running_server.started:
             assert thread.is_alive(), "the service did not start"
             time.sleep(0.005)
         yield Served(url=f"http://127.0.0.1:{listen.port}", service=service, tokens=TOKENS)
-        server.should_exit = True
+        running_server.should_exit = True
         thread.join(20)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_priority() -> Iterator[None]:
+    """Leaves the priority of the session alone: services here run in the process of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server, "AUTOGROUP", Path("/nonexistent"))
+        yield
 
 
 @pytest.fixture

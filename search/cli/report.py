@@ -59,6 +59,7 @@ from search.views.terminal import (
     number_column,
     page_cells,
     table_lines,
+    table_width,
 )
 
 app = typer.Typer(rich_markup_mode=None)
@@ -315,21 +316,25 @@ def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
         number_column("launches", [launches_words(each.submission) for each in ranked]),
         TerminalColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in ranked]),
     ]
-    shown = [
+    first = [
         number_column("#", [rank_words(each, group) for each in ranked]),
         TerminalColumn(
             heading="submission", cells=[each.submission.name for each in ranked], yielding=True
         ),
-        *(
-            number_column(
-                short_heading(column), [value_words(column.of(e.submission)) for e in ranked]
-            )
-            for column in columns
-        ),
-        *(column for column in some if any(column.cells)),
     ]
-    for line in table_lines(shown, page_cells() if on_terminal() else PIPE_CELLS):
+    values = [
+        number_column(short_heading(column), [value_words(column.of(e.submission)) for e in ranked])
+        for column in columns
+    ]
+    last = [column for column in some if any(column.cells)]
+    width = page_cells() if on_terminal() else PIPE_CELLS
+    while len(values) > 1 and table_width([*first, *values, *last]) > width:
+        values.pop()
+    for line in table_lines([*first, *values, *last], width):
         typer.echo(line)
+    left_out = ", ".join(column.name for column in columns[len(values) :])
+    if left_out:
+        echo_wrapped(f"not shown for lack of width: {left_out}; cclsearch leaderboard | cat")
 
 
 def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from rich.cells import cell_len
 from rich.table import Table
 
 from evaluator.objective import scoring_of
@@ -52,7 +53,7 @@ from search.transfer.trust import is_foreign, launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.format import format_flags, format_setting, reached_words, remarks
 from search.views.study import front_words, objective_words, settings_words, use_facts, use_words
-from search.views.terminal import print_trials, trial_line, trial_summary
+from search.views.terminal import GAP, print_trials, trial_line, trial_summary
 
 if TYPE_CHECKING:
     from search.loop.learned import LearnedConstraint
@@ -62,6 +63,11 @@ app = typer.Typer(rich_markup_mode=None)
 
 READ_WHOLE = 2000
 """Studies with more trials are shown by counts and only the trials to print are read."""
+COLUMNS = ("study", "status", "trials", "best", "objective", "strategy", "name")
+LEAST_USEFUL = ("strategy", "objective", "name")
+"""Columns that a narrow terminal does without, in this order."""
+WRAPPED = ("best", "name")
+WRAPPED_CELLS = 20
 PIPE_WIDTH = 1000
 """Output into a pipe is never truncated."""
 
@@ -402,25 +408,41 @@ def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterat
 
 
 def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
-    table = Table(box=None, pad_edge=False)
-    for heading in ("study", "status", "trials", "best", "objective", "strategy", "name"):
-        table.add_column(
-            heading,
-            no_wrap=heading in {"study", "status", "best"},
-            # Study ids are copied, so they are never truncated.
-            min_width=max(len(str(facts["id"])) for facts in studies) if heading == "study" else 6,
-        )
-    for facts, words in zip(studies, best, strict=True):
-        table.add_row(
-            *(str(facts[key]) for key in ("id", "status", "trials")),
-            words,
-            *(str(facts[key]) for key in ("objective", "strategy", "name")),
-        )
+    rows = [
+        {**facts, "study": facts["id"], "best": words}
+        for facts, words in zip(studies, best, strict=True)
+    ]
+    cells = {heading: [str(row[heading]) for row in rows] for heading in COLUMNS}
+    least = {
+        heading: max(_least_cells(heading, text) for text in (heading, *texts))
+        for heading, texts in cells.items()
+    }
     console = Terminal(width=None if on_terminal() else PIPE_WIDTH, highlight=False)
+    left_out = []
+    for heading in LEAST_USEFUL:
+        if sum(least.values()) + GAP * (len(least) - 1) > console.width:
+            left_out.append(heading)
+            del least[heading]
+    table = Table(box=None, pad_edge=False)
+    for heading, width in least.items():
+        table.add_column(heading, no_wrap=heading not in WRAPPED, min_width=width)
+    for row in zip(*(cells[heading] for heading in least), strict=True):
+        table.add_row(*row)
     console.print(table)
+    if left_out:
+        console.print(
+            f"{' and '.join(left_out)} do not fit here; for all columns: cclsearch list | cat"
+        )
     for facts in studies:
         if facts["caveats"]:
             console.print(f"best of {facts['id']}: {facts['caveats']}")
+
+
+def _least_cells(heading: str, text: str) -> int:
+    """The width below which a column would be cut or hard to read."""
+    if heading not in WRAPPED:
+        return cell_len(text)
+    return min(max([WRAPPED_CELLS, *map(cell_len, text.split())]), cell_len(text))
 
 
 def _best_words(leader: Trial | None, row: StudyRow, records: Store) -> str:

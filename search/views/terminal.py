@@ -89,6 +89,12 @@ def table_lines(columns: Sequence[TerminalColumn], width: int) -> list[str]:
     return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
+def table_width(columns: Sequence[TerminalColumn]) -> int:
+    """How wide a table is in which no column yields."""
+    widths = (max(map(cell_len, (column.heading, *column.cells))) for column in columns)
+    return sum(widths) + GAP * (len(columns) - 1)
+
+
 def print_table(*columns: TerminalColumn) -> None:
     """Print columns side by side; a pipe gets them as wide as a page."""
     for line in table_lines(columns, page_cells()):

@@ -45,6 +45,7 @@ from search.service.config import ServiceConfig
 from search.service.runner import Scheduler
 from search.service.service import Service
 from search.study.spaces import prepare
+from search.views.console import _Neutral
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Fails, TabularEvaluator, Takes
@@ -351,6 +352,51 @@ def test_a_program_reads_this(case, shown, is_golden):
 @pytest.mark.parametrize("case", TEXT_CASES, ids=lambda case: case.name)
 def test_a_person_reads_this(case, shown, is_golden):
     is_golden(case.text_file, shown(*case.line.split()))
+
+
+@pytest.fixture
+def on_terminal(shown, monkeypatch) -> Callable[[str, int], str]:
+    """Runs a command on a terminal of this width; gives what it prints, without styles."""
+
+    def run(line: str, width: int) -> str:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("TERM", "xterm-256color")
+        monkeypatch.setattr(_Neutral, "isatty", lambda _: True)
+        return re.sub(r"\x1b\[[0-9;]*m", "", shown(*line.split()))
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "list",
+        f"compare trial:{RACED}:0 trial:{RACED}:3",
+        "doctor",
+        f"trial show {RACED} 3",
+        f"trial show {TRACED} 0",
+        "leaderboard",
+        f"show {RACED}",
+    ],
+)
+def test_no_word_is_broken_on_a_common_terminal(on_terminal, line):
+    narrow, wide = on_terminal(line, 80).splitlines(), on_terminal(line, 1000)
+
+    lines = [each for each in narrow if not each.startswith("next: ") and len(each.split()) > 2]
+    assert max(map(len, lines)) <= 80
+    shown = "\n".join(each for each in narrow if "cclsearch" not in each)
+    assert alphabetic_words(shown) <= alphabetic_words(wide) | {"cat"}  # how to see all columns
+
+
+def alphabetic_words(text: str) -> set[str]:
+    return {word for word in text.split() if word.isalpha()}
+
+
+def test_a_narrow_list_leaves_out_whole_columns_and_says_so(on_terminal):
+    heading, *_, last = on_terminal("list", 80).splitlines()
+
+    assert heading.split() == ["study", "status", "trials", "best", "name"]
+    assert last.startswith("strategy and objective do not fit here")
 
 
 @pytest.mark.parametrize("name", REPORTS)

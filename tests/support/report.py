@@ -50,6 +50,23 @@ def read_page(text: str) -> Element:
     return reader.root
 
 
+def unreachable_regions(page: Element) -> list[dict[str, str | None]]:
+    """Regions that scroll sideways, but that no key reaches or no name announces."""
+    ids = {each.attributes.get("id") for each in page.all()}
+    regions = [
+        each.attributes
+        for each in page.all()
+        if each.name == "pre" or "wide" in (each.attributes.get("class") or "").split()
+    ]
+    return [
+        region
+        for region in regions
+        if region.get("tabindex") != "0"
+        or not (region.get("aria-label") or region.get("aria-labelledby") in ids - {None})
+        or region.get("role") not in ("group", "region")
+    ]
+
+
 class _Reader(HTMLParser):
     def __init__(self) -> None:
         super().__init__(convert_charrefs=True)

@@ -21,7 +21,7 @@ from search.views.document import (
     number,
 )
 from search.views.html import printable, render_html
-from tests.support.report import HOSTILE, read_page
+from tests.support.report import HOSTILE, read_page, unreachable_regions
 
 
 def page_of(text):
@@ -115,6 +115,13 @@ def test_a_table_says_what_it_holds_and_heads_its_rows_and_columns(whole):
         assert all(each.attributes["scope"] == "col" for each in head.all("th"))
         assert {len(row.children) for row in body.children} == {width}
         assert {row.children[0].attributes.get("scope") for row in body.children} == {"row"}
+
+
+def test_what_scrolls_is_reached_by_keys_and_named(whole):
+    _, page = whole
+
+    assert any(each.attributes.get("class") == "wide" for each in page.all())
+    assert not unreachable_regions(page)
 
 
 def test_a_chart_is_named_and_described(whole):

@@ -2,7 +2,7 @@
 
 from httpx2 import Client
 
-from tests.support.report import Element, read_page
+from tests.support.report import Element, read_page, unreachable_regions
 
 RUNS_SCRIPT = ("onerror", "onclick", "onload", "style")
 """Attributes that the policy of the pages forbids; a text that got out would have one."""
@@ -17,6 +17,7 @@ def get(client: Client, address: str, status: int = 200) -> Element:
         assert not set(RUNS_SCRIPT) & set(element.attributes), element.attributes
         assert element.name != "script" or element.attributes.get("src", "").startswith("/static/")
     assert not list(page.all("img"))
+    assert not unreachable_regions(page)
     assert "\x1b" not in answer.text
     assert "\u202e" not in answer.text
     return page

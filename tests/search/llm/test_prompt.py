@@ -105,6 +105,15 @@ def test_the_best_is_told_with_names_and_in_the_table_without() -> None:
     assert f"#0 llm: {settings} -> the best; 1.25 s; 60/30/2/8 hidden 10; 40 GiB\n" in turn
 
 
+def test_a_small_peak_has_one_unit_in_the_best_and_in_its_row() -> None:
+    turn = write(History((trial(0, FIRST, measured(1.0, memory_gib=6 / 1024)),))).turn
+
+    best, row = (line for line in turn.splitlines() if line.startswith("#0 "))
+    assert best.endswith("; peak memory 6 MiB")
+    assert row.endswith("; 6 MiB")
+    assert "GiB" not in best + row
+
+
 def test_a_row_tells_only_what_it_sets_otherwise_than_the_best() -> None:
     without = Config({k: v for k, v in FIRST.values.items() if k != "schedule"} | {"pp": 1})
     history = History(

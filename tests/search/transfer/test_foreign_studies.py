@@ -15,6 +15,8 @@ from evaluator.timing.bench_csv import read_bench
 from records.errors import StudyError
 from records.store.store import Store
 from records.study import Budget, Command, Dimension, Launch, Llm, Study
+from search.cli.run import main as resume_for_service
+from search.service.runner import REFUSAL, run_folder
 from search.study.study_file import _LONG_KEY
 from tests.support import records as testing
 from tests.support.search import ScriptedMessagesServer as Server
@@ -78,6 +80,27 @@ def test_an_imported_study_launches_nothing_before_it_is_trusted(
         assert "MODE=evil.so" in text
     assert "--trust" in refused.err
     assert [study["id"] for study in listed(cclsearch, store)] == [STUDY]
+
+
+def test_the_files_that_an_imported_study_names_are_shown_before_it_runs(
+    cclsearch, imported, tmp_path
+):
+    study = hostile(tmp_path / "mark")
+    command = replace(study.command, file_digests={"train it.py": "d" * 64})
+    store, said = imported(replace(study, seed_policy="/home/me/id_rsa", command=command))
+    refused = cclsearch("resume", STUDY, "--store", store)
+    assert refused.code == 2
+    for text in (said, refused.err, cclsearch("show", STUDY, "--store", store).out):
+        assert "names files: /home/me/id_rsa 'train it.py'" in text
+
+
+def test_the_service_launches_no_imported_study_before_it_is_trusted(imported, tmp_path):
+    store, _ = imported(hostile(tmp_path / "mark"))
+    folder = run_folder(store, STUDY)
+    folder.mkdir(parents=True)
+    resume_for_service(store, STUDY)
+    assert "this study was imported" in (folder / REFUSAL).read_text()
+    assert not (tmp_path / "mark").exists()
 
 
 def test_trust_is_given_once(cclsearch, imported, tmp_path):

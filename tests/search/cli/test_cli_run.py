@@ -255,11 +255,17 @@ def read_all(terminal):
     return b"".join(parts).decode(errors="replace")
 
 
-def test_the_script_of_a_trial_starts_the_ranks_of_its_job(searched, cclsearch):
+def test_the_script_of_a_trial_trains_again_by_itself(searched, tmp_path):
     place, _ = searched
+    again = tmp_path / "again.sh"
+    written = place.run("trial", "script", "0", "-o", str(again))
+    assert (written.returncode, written.stderr) == (0, "")
 
-    script = cclsearch("trial", "script", "0", "--store", place.path / ".cclsearch").out
+    environment = {"PATH": f"{Path(CCLSEARCH).parent}:{os.defpath}"}
+    ended = subprocess.run(
+        ["sh", "again.sh"], cwd=tmp_path, env=environment, timeout=LIMIT_S, check=False
+    )
 
-    assert "torch.distributed.run" in script
-    assert "evaluator.rank.main job.json" in script
-    assert '"entry": "evaluator.workloads.training:train"' in script
+    assert ended.returncode == 0
+    steps = json.loads((tmp_path / "trial-0" / "rank1.steps.json").read_text())
+    assert steps["losses"]

@@ -37,6 +37,7 @@ from search.loop.study_result import (
     leader_of,
     repeated_values,
     rescore,
+    trial_spread,
 )
 from search.report.summary import (
     Line,
@@ -45,15 +46,21 @@ from search.report.summary import (
     print_lines,
     print_report,
     report_lines,
-    spread_words,
 )
 from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
 from search.transfer.trust import is_foreign, launch_lines
 from search.views.console import Terminal, on_terminal
-from search.views.format import format_flags, format_setting, reached_words, remarks
+from search.views.format import (
+    format_flags,
+    format_setting,
+    reached_words,
+    remarks,
+    spread_words,
+)
 from search.views.study import front_words, objective_words, settings_words, use_facts, use_words
-from search.views.terminal import GAP, print_trials, trial_line, trial_summary
+from search.views.terminal import GAP, print_trials, trial_line
+from search.views.trial import trial_facts
 
 if TYPE_CHECKING:
     from search.loop.learned import LearnedConstraint
@@ -162,7 +169,7 @@ def show(
                 "finding": json.loads(row.summary) if row.summary else None,
                 "study": json.loads(to_json(row.study)),
                 "models": use_facts(records.model_uses(row.id), row.study.llm),
-                "trials": [trial_summary(trial, history) for trial in latest],
+                "trials": [trial_facts(trial, trial_spread(trial, history)) for trial in latest],
             }
             typer.echo(json.dumps(facts))
             return
@@ -229,7 +236,7 @@ def best(
         facts = {
             "study_id": row.id,
             "scored_again": asked.is_given,
-            **trial_summary(trial, record.history),
+            **trial_facts(trial, trial_spread(trial, record.history)),
         }
         typer.echo(json.dumps({**facts, "front": list(record.history.front)}))
         return

@@ -5,7 +5,6 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -13,24 +12,18 @@ import typer
 
 from records.codec import to_json
 from records.errors import StoreError, StudyError
-from records.store.rows import ComputedMetric, StudyRow
+from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import Artifact, Failed, History, Measured, Policy, Trial
-from records.workload import Workload
+from records.trial import Artifact, Measured, Trial
 from search.cli.options import JsonOption, StoreOption, examples, store_flag
-from search.loop.leader import study_leader
-from search.loop.study_result import trial_spread
-from search.report.summary import spread_words
+from search.loop.study_result import leader_of
+from search.report.trial import trial_record
 from search.settings import open_store
-from search.storage import POLICY, absence, copy_files, stored_text
+from search.storage import POLICY, copy_files, stored_text
 from search.transfer.script import launch_script
-from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
-from search.views.format import absence_lines, format_number, message_words, one_line, score_words
-from search.views.machine import conditions_words, launch_lines, machine_of
-from search.views.study import results_in_contexts
-from search.views.terminal import echo_wrapped, trial_line, trial_summary
-
-CAUSE_CHARS = 500
+from search.views.diagnosis import diagnosis_of, diagnosis_words
+from search.views.terminal import print_document
+from search.views.trial import TrialRecord, absences, trial_document, trial_facts
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Inspect one trial of a study.")
 
@@ -48,30 +41,11 @@ WhichTrial = Annotated[
 def show(which: WhichTrial, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Show a trial: its policy, configuration, result, metrics, files and LLM exchange."""
     with _chosen(which, store) as (row, trial, records):
+        record = trial_record(row, trial, leader_of(row, records), records)
         if as_json:
-            typer.echo(json.dumps(_facts(trial, row, records)))
+            typer.echo(json.dumps(_facts(record, records)))
             return
-        typer.echo(f"study {row.id}")
-        history = study_leader(row, records).history
-        echo_wrapped(trial_line(trial, history))
-        for words in _value_lines(trial, history):
-            echo_wrapped(words)
-        typer.echo(f"launches: {trial.attempts}")
-        typer.echo("\n".join(_policy_lines(trial.policy)))
-        match trial.outcome:
-            case Measured() as measured:
-                _print_measured(measured, row.study.workload)
-            case Failed() as failed:
-                typer.echo(f"failure: {failed.kind} at {failed.stage}")
-                echo_wrapped(f"first cause: {one_line(failed.message, CAUSE_CHARS)}")
-        for computed in _computed(records, row, trial):
-            echo_wrapped(_computed_line(computed))
-        for line in _launch_lines(trial, records):
-            echo_wrapped(line)
-        for found in results_in_contexts(trial, history, row.study):
-            echo_wrapped(f"in context {found.name}: {found.words}")
-        for line in _file_lines(trial, row, records):
-            echo_wrapped(line)
+        print_document(trial_document(record))
         for command in _next_commands(trial, row):
             typer.echo(f"next: {command}{store_flag(records.root)}")
 
@@ -189,36 +163,6 @@ def _chosen(which: list[str], store: Path | None) -> Iterator[tuple[StudyRow, Tr
         yield row, trial, records
 
 
-def _policy_lines(policy: Policy) -> Iterator[str]:
-    """Yield the rationale, the prediction and the source of a policy."""
-    yield f"rationale: {policy.rationale}"
-    if policy.prediction is not None:
-        over = policy.prediction.over
-        yield f"expected: {policy.prediction.speedup:.2f} times as good as trial {over}"
-    yield f"\n{policy.source.rstrip()}\n"
-
-
-def _value_lines(trial: Trial, history: History) -> Iterator[str]:
-    """Yield start and end, the value over all launches, and the value of the first launch."""
-    if trial.started_at:  # other tools may not record it
-        yield f"started {trial.started_at}, ended {trial.ended_at}"
-    found = trial_spread(trial, history)
-    if found is None or trial.score is None:
-        return
-    yield f"value: {spread_words(found, trial.score.unit)}"
-    if found.launch_count > 1:
-        yield f"first launch: {score_words(trial.score)}, not counted with the repeats"
-
-
-def _file_lines(trial: Trial, row: StudyRow, records: Store) -> Iterator[str]:
-    """Yield each file with its path, or why it is missing."""
-    for artifact in trial.outcome.artifacts:
-        place = _place(records, row.id, artifact.digest)
-        yield f"{artifact.name}  {artifact.size_bytes} bytes  {place}"
-    if trial.exchange is not None:
-        yield f"exchange.json  {_place(records, row.id, trial.exchange)}"
-
-
 def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
     commands: list[str] = []
     if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None:
@@ -233,80 +177,28 @@ def _next_commands(trial: Trial, row: StudyRow) -> list[str]:
     return commands
 
 
-def _print_measured(measured: Measured, workload: Workload) -> None:
-    for metric in measured.metrics:
-        typer.echo(f"{metric.name} = {format_number(metric.value)} {metric.unit}".rstrip())
-    times_s = measured.measurement.message_times_s
-    for message, time_s in zip_longest(workload.messages, times_s):
-        each = "" if time_s is None else f": {format_number(time_s)} s a call"
-        echo_wrapped(f"each step: {message_words(message)}{each}")
-    for line in absence_lines(measured.absent):
-        echo_wrapped(line)
-    if measured.diagnosis is not None:
-        echo_wrapped(f"where time went: {diagnosis_words(measured.diagnosis)}")
-        for line in diagnosis_lines(measured.diagnosis):
-            echo_wrapped(f"  {line}")
-    if measured.measurement.conditions is not None:
-        echo_wrapped(f"machine: {conditions_words(measured.measurement.conditions)}")
-
-
-def _facts(trial: Trial, row: StudyRow, records: Store) -> dict[str, object]:
-    contexts = results_in_contexts(trial, records.history(row.id), row.study)
-    exchange = None
-    if trial.exchange is not None:
-        exchange = json.loads(to_json(records.exchange(trial.exchange)))
-    diagnosis, expected = diagnosis_of(trial.outcome), trial.policy.prediction
-    machine = machine_of(trial.outcome.launched, records)
+def _facts(of: TrialRecord, records: Store) -> dict[str, object]:
+    """Return all of a trial for programs."""
+    trial, artifacts = of.trial, of.trial.outcome.artifacts
+    diagnosis, launched = diagnosis_of(trial.outcome), trial.outcome.launched
+    machine = of.machines.get(launched.machine or "") if launched else None
+    exchange = None if trial.exchange is None else records.exchange(trial.exchange)
+    paths = {each.name: str(records.artifacts.path(each.digest)) for each in artifacts}
     return {
-        "study_id": row.id,
-        **trial_summary(trial, study_leader(row, records).history),
+        "study_id": of.study_id,
+        **trial_facts(trial, of.reached, detail=True),
+        "absent": absences(trial),
         "policy_source": trial.policy.source,
-        "rationale": trial.policy.rationale,
-        "expected_speedup": expected.speedup if expected else None,
-        "expected_over": expected.over if expected else None,
-        "attempts": trial.attempts,
         "outcome": json.loads(to_json(trial.outcome)),
         "where_time_went": None if diagnosis is None else diagnosis_words(diagnosis),
-        "contexts": [asdict(found) for found in contexts],
-        "files": {a.name: str(records.artifacts.path(a.digest)) for a in trial.outcome.artifacts},
-        "absent_files": {
-            a.name: why
-            for a in trial.outcome.artifacts
-            if (why := absence(row.id, a.digest, records)) is not None
-        },
-        "exchange": exchange,
+        "contexts": [asdict(found) for found in of.contexts],
+        "files": paths,
+        "absent_files": {n: why for n, why in of.places.items() if why != paths[n]},
+        "exchange": None if exchange is None else json.loads(to_json(exchange)),
         "machine": None if machine is None else json.loads(to_json(machine)),
-        "computed_metrics": [asdict(each) for each in _computed(records, row, trial)],
+        "computed_metrics": [asdict(each) for each in of.computed],
     }
-
-
-def _launch_lines(trial: Trial, records: Store) -> Iterator[str]:
-    """Yield how the trial was launched, in each context."""
-    others = [(f"in context {one.name}: ", one.outcome) for one in trial.outcome.contexts[1:]]
-    first = trial.outcome.contexts[0].outcome if trial.outcome.contexts else trial.outcome
-    for prefix, outcome in [("", first), *others]:
-        if outcome.launched is not None:
-            machine = machine_of(outcome.launched, records)
-            yield from (f"{prefix}{line}" for line in launch_lines(outcome.launched, machine))
-
-
-def _computed(records: Store, row: StudyRow, trial: Trial) -> tuple[ComputedMetric, ...]:
-    """Return metrics computed after the trial ended: every version of every metric."""
-    return records.computed_metrics(row.id, trial.ordinal).get(trial.ordinal, ())
-
-
-def _computed_line(computed: ComputedMetric) -> str:
-    when = f"version {computed.version}, computed {computed.computed_at}"
-    if computed.value is None:
-        return f"no {computed.name} ({when}): {one_line(computed.absent or '', CAUSE_CHARS)}"
-    return f"{computed.name} = {format_number(computed.value)} {computed.unit} ({when})"
 
 
 def _is_log(artifact: Artifact) -> bool:
     return artifact.name.endswith((".log", ".stacks.txt"))
-
-
-def _place(records: Store, study_id: str, digest: str) -> str:
-    """Return the path of a file, or why it is missing."""
-    path = str(records.artifacts.path(digest))
-    return absence(study_id, digest, records) or path

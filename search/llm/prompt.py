@@ -40,19 +40,17 @@ from search.views.conditions import condition_lines, crowding_words, noise_now
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import (
     NO_CONFIG,
-    author,
     disturbed_words,
     fenced,
     format_count,
     format_difference,
     knob_change,
     one_line,
-    outcome_words,
     speed_words,
-    trial_row,
     work_words,
 )
 from search.views.study import other_choices
+from search.views.trial import trial_row
 
 FAR_SHARE = 0.10
 LATEST_KEPT, FRONT_KEPT = 5, 12
@@ -158,16 +156,16 @@ def least_useful_first(history: History) -> list[int]:
 
 def _row(trial: Trial, shown: RatedHistory, message_chars: int, cause: str | None) -> str:
     settings = NO_CONFIG if trial.config is None else _settings(trial.config, trial, shown.best)
-    ended = outcome_words(
+    return trial_row(
         trial,
         trial_spread(trial, shown.history),
+        settings,
         metrics=shown.metrics,
         message_chars=message_chars,
         brief=True,
         against=shown.speed_words(trial),
         cause=cause,
     )
-    return f"#{trial.ordinal} {author(trial)}: {settings} -> {ended}"
 
 
 def others_share(outcome: Outcome) -> float | None:
@@ -394,8 +392,9 @@ class TurnText:
         return None if estimate is None else format_bytes(estimate)
 
     def _row(self, trial: Trial, message_chars: int) -> str:
-        result = trial_spread(trial, self.history)
-        return trial_row(trial, result, metrics=self.shown.metrics, message_chars=message_chars)
+        settings = NO_CONFIG if trial.config is None else str(trial.config)
+        reached, metrics = trial_spread(trial, self.history), self.shown.metrics
+        return trial_row(trial, reached, settings, metrics=metrics, message_chars=message_chars)
 
     def _reasons(self) -> Iterator[str]:
         history, best = self.history, self.history.best

@@ -44,6 +44,7 @@ from search.views.format import (
 )
 from search.views.study import use_words
 from search.views.svg import ChartAxis, LegendEntry
+from search.views.trial import NUMBERS, number_cell
 
 POOR = 0.25
 """Share of the explained variation below which no chart of the model is shown."""
@@ -321,6 +322,7 @@ def trials_section(data: ReportData) -> Section:
         headings=(
             *("trial", "by", "sets", _objective(data), "launches"),
             *metrics,
+            *(fact.heading for fact in NUMBERS),
             "remarks or cause of failure",
         ),
         rows=tuple(_trials_row(trial, metrics, data) for trial in shown),
@@ -380,6 +382,7 @@ def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> Table
         code(_settings(trial, data)),
         *launches,
         *(metric_cell(data.metric(trial, name)) for name in metrics),
+        *(number_cell(fact, trial) for fact in NUMBERS),
         remarks_words(trial),
         tone="best" if trial is data.best else "failed" if failed else "",
         anchor=f"trial-{trial.ordinal}",

@@ -18,7 +18,6 @@ from search.report.explored import (
 from search.strategies.history_summary import ordinals_words
 from search.study.spaces import parts
 from search.transfer.audit import CHECKS
-from search.views.diagnosis import diagnosis_lines, diagnosis_of
 from search.views.document import (
     Block,
     Cell,
@@ -31,14 +30,20 @@ from search.views.document import (
     TableRow,
     code,
     left_out_words,
-    metric_cell,
     number,
 )
-from search.views.format import differing_knobs, format_flags, one_line, reached_words
+from search.views.format import format_flags, one_line, reached_words
 from search.views.study import results_in_contexts
+from search.views.trial import (
+    NUMBERS,
+    fact_lines,
+    metrics_table,
+    settings_table,
+    time_blocks,
+)
 
 EVIDENCE = (
-    *("baseline", "caveat", "where time goes", "against the seed", "tied", "not ruled out"),
+    *("baseline", "caveat", "against the seed", "tied", "not ruled out"),
     *("unreliable", "noise", "compared", "disturbed", "left out", "limits"),
 )
 METRICS_SHOWN = 40
@@ -51,15 +56,12 @@ def best_section(data: ReportData) -> Section:
     if best is None:
         lead = NO_BEST if len(data.history) else "No trial has ended yet."
         return Section(name="best", heading="The best", lead=lead, blocks=_evidence(data))
-    found = diagnosis_of(best.outcome)
-    blocks: list[Block] = [*_settings(data, best), *_evidence(data)]
-    if found is not None:
-        lines = tuple(("from traces", line) for line in diagnosis_lines(found))
-        blocks.append(Facts(lines=lines))
+    blocks: list[Block] = [*_settings(data, best), *_evidence(data), *time_blocks(best)]
+    metrics = {"best": data.metrics.get(best.ordinal, ())[:METRICS_SHOWN]}
     if data.seed is not None and data.seed.ordinal != best.ordinal:
-        blocks += [*_changed(data.seed, best), _metrics(data, data.seed, best)]
-    else:
-        blocks.append(_metrics(data, None, best))
+        blocks.append(_changed(data.seed, best))
+        metrics["seed"] = data.metrics.get(data.seed.ordinal, ())
+    blocks.append(metrics_table("Metrics, each from one launch", metrics))
     return Section(
         name="best",
         heading="The best" if data.is_finished else "The best so far",
@@ -88,37 +90,16 @@ def _evidence(data: ReportData) -> tuple[Facts, ...]:
     lines = data.lines(objective, *EVIDENCE, *contexts)
     best = data.best
     own = results_in_contexts(best, data.history, data.study) if best is not None else ()
-    inside = tuple((f"in context {found.name}", found.words) for found in own)
-    return (Facts(lines=lines + inside),) if lines or inside else ()
+    inside = [(f"in context {found.name}", found.words) for found in own]
+    numbers = [] if best is None else fact_lines(NUMBERS, best)
+    found = (*lines, *numbers, *inside)
+    return (Facts(lines=found),) if found else ()
 
 
-def _changed(seed: Trial, best: Trial) -> list[Block]:
-    if seed.config is None or best.config is None:
-        return []
-    before, after = seed.config.values, best.config.values
-    rows = tuple(
-        TableRow.of(
-            code(knob), str(before.get(knob, "no effect")), str(after.get(knob, "no effect"))
-        )
-        for knob in differing_knobs(seed.config, best.config)
-    )
-    if not rows:
-        return [Paragraph(text="The settings are those of the seed.")]
-    about = "Settings that differ from the seed"
-    return [Table(about=about, headings=("knob", "seed", "best"), rows=rows)]
-
-
-def _metrics(data: ReportData, seed: Trial | None, best: Trial) -> Table:
-    rows = []
-    for metric in data.metrics.get(best.ordinal, ())[:METRICS_SHOWN]:
-        before = [] if seed is None else [metric_cell(data.metric(seed, metric.name))]
-        better = f"{metric.better} is better"
-        rows.append(TableRow.of(metric.name, metric_cell(metric), *before, better))
-    return Table(
-        about="Metrics, each from one launch",
-        headings=("metric", "best", *(() if seed is None else ("seed",)), ""),
-        rows=tuple(rows),
-    )
+def _changed(seed: Trial, best: Trial) -> Block:
+    sides = {"seed": seed.config, "best": best.config}
+    table = settings_table("Settings that differ from the seed", sides, differing=True)
+    return table if table.rows else Paragraph(text="The settings are those of the seed.")
 
 
 def history_section(data: ReportData) -> Section | None:

@@ -8,7 +8,7 @@ from policies.space import Knob, Space
 from records.errors import StudyError
 from records.expression import format_bytes
 from records.study import Budget, Environment, Link, Origin, Study
-from records.trial import Artifact, Measured, Policy
+from records.trial import Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
 from search.report.explored import draw_knobs
@@ -24,7 +24,6 @@ from search.views.document import (
     TableRow,
     code,
     left_out_words,
-    number,
 )
 from search.views.format import (
     format_bandwidth,
@@ -34,6 +33,7 @@ from search.views.format import (
     work_words,
 )
 from search.views.machine import launch_facts, machine_line
+from search.views.trial import files_table
 
 CHOICES_SHOWN = 24
 WORDS_CHARS = 600
@@ -252,7 +252,10 @@ def reproduce_section(data: ReportData) -> Section:
         blocks.append(Facts(lines=facts))
     best = data.best
     if best is not None and best.outcome.artifacts:
-        blocks.append(_files(best.outcome.artifacts))
+        artifacts = best.outcome.artifacts
+        left_out = len(artifacts) - FILES_SHOWN
+        more = f", {left_out} more are stored" if left_out > 0 else ""
+        blocks.append(files_table(artifacts[:FILES_SHOWN], f"Files of the best trial{more}"))
     return Section(
         name="reproduce",
         heading="How to reproduce it",
@@ -311,18 +314,6 @@ def _provenance(data: ReportData) -> Iterator[tuple[str, str]]:
     if command is not None:
         for name, digest in command.file_digests.items():
             yield f"script {name}", digest
-
-
-def _files(artifacts: tuple[Artifact, ...]) -> Table:
-    rows = tuple(
-        TableRow.of(each.name, number(each.size_bytes, str(each.size_bytes)), code(each.digest))
-        for each in artifacts[:FILES_SHOWN]
-    )
-    left_out = len(artifacts) - len(rows)
-    more = f", {left_out} more are stored" if left_out else ""
-    return Table(
-        about=f"Files of the best trial{more}", headings=("file", "bytes", "SHA-256"), rows=rows
-    )
 
 
 RATIONALE_CHARS = 2000

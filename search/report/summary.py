@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from evaluator.timing.decision import Spread, Verdict
+from evaluator.timing.decision import Verdict
 from records.llm_exchange import ModelUse
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -26,13 +26,12 @@ from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.diagnosis import diagnosis_of, diagnosis_words
 from search.views.format import (
-    centre_words,
     comparison_words,
     format_count,
     format_difference,
-    format_number,
     one_line,
     remarks,
+    spread_words,
 )
 from search.views.machine import Disturbed, disturbed_among, disturbed_words
 from search.views.study import (
@@ -204,19 +203,6 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
             for ordinal in finding.unreliable
         ),
     ]
-
-
-def spread_words(spread: Spread, unit: str) -> str:
-    """Centre and interval of repeated launches."""
-    centre = centre_words(spread, unit)
-    if spread.launch_count == 1:
-        return f"{centre} in one launch, so its spread is unknown"
-    if spread.both is not None:
-        return f"{centre} in two launches, too few for an interval"
-    over = f"{centre}, median of {spread.launch_count} launches"
-    if spread.low is None or spread.high is None:
-        return over
-    return f"{over} (95 % interval {format_number(spread.low)} to {format_number(spread.high)})"
 
 
 def _against_seed(finding: StudyResult, history: History) -> str:

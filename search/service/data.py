@@ -13,8 +13,7 @@ from evaluator.timing.screening.estimate import read_thresholds
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import Value
-from records.trial import Config, Trial
+from records.trial import Trial
 from search.compare.compare import Comparisons, Terms, compare_trials
 from search.compare.sides import TrialSide
 from search.leaderboard.entries import Submission
@@ -80,15 +79,6 @@ def disturbed_trials(
 def compare_recorded(a: TrialSide, b: TrialSide) -> Comparisons:
     """Judge trial B against trial A; raise `StudyError` where they are one trial."""
     return compare_trials(a, b, Terms(thresholds=read_thresholds(None, None)))
-
-
-def knob_values(configs: Sequence[Config | None]) -> dict[str, tuple[Value | None, ...]]:
-    """Return each knob, in alphabetical order, with its value in each configuration, or None."""
-    values = [{} if config is None else config.values for config in configs]
-    return {
-        knob: tuple(each.get(knob) for each in values)
-        for knob in sorted({knob for each in values for knob in each})
-    }
 
 
 class VersionedCache(Generic[T]):

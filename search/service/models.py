@@ -1,17 +1,25 @@
 """What the service returns, as documented shapes; what does not exist is null."""
 
+import json
 from typing import Generic, Self, TypeVar
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue
 
 from evaluator.timing.decision import Spread
+from records.codec import to_json
 from records.study import Value
-from records.trial import Config, Failed, Measured, Trial
+from records.trial import Config, Trial
 from records.trial import MetricValue as StoredMetric
 from search.report.explored import Interval, StudyHistory
-from search.service.data import knob_values
 from search.views.format import caveats
 from search.views.machine import Disturbed, disturbed_words
+from search.views.trial import (
+    NUMBERS,
+    RESULT_KEYS,
+    absences,
+    knob_values,
+    trial_facts,
+)
 
 Scalar = bool | int | float | str
 T = TypeVar("T")
@@ -128,8 +136,19 @@ class TrialMetrics(BaseModel):
     metrics: list[MetricValue]
 
 
+def _document_facts(schema: dict[str, JsonValue]) -> None:
+    """Add the numbers that every trial has, and no field names."""
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    for fact in NUMBERS:
+        kinds: list[JsonValue] = [{"type": "number"}, {"type": "null"}]
+        properties[fact.key] = {"anyOf": kinds, "title": f"{fact.label}, {fact.unit}"}
+
+
 class TrialShort(BaseModel):
     """A trial in a list."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra=_document_facts)
 
     ordinal: int
     author: str
@@ -151,6 +170,8 @@ class TrialFull(TrialShort):
     """A trial in full; `outcome` is of its first launch, `first_launch` its score by it."""
 
     rationale: str
+    expected_speedup: float | None = None
+    expected_over: int | None = None
     parent: str | None
     attempts: int
     first_launch: float | None
@@ -407,25 +428,7 @@ def disturbance_of(found: Disturbed | None) -> Disturbance | None:
 
 def trial_short(trial: Trial, reached: Spread | None, disturbed: Disturbed | None) -> TrialShort:
     """Return a trial as it is in a list."""
-    outcome = trial.outcome
-    failed = outcome if isinstance(outcome, Failed) else None
-    measured = outcome if isinstance(outcome, Measured) else None
-    return TrialShort(
-        ordinal=trial.ordinal,
-        author=trial.policy.author,
-        status=outcome.status,
-        config=config_of(trial.config),
-        score=result_of(trial, reached),
-        broken_limits=list(trial.score.broken) if trial.score else [],
-        failure_kind=failed.kind.value if failed else None,
-        failure_stage=failed.stage.value if failed else None,
-        message=failed.message if failed else None,
-        metrics={each.name: each.value for each in measured.metrics} if measured else {},
-        policy=trial.policy.digest,
-        started_at=trial.started_at,
-        ended_at=trial.ended_at,
-        disturbed=disturbance_of(disturbed),
-    )
+    return TrialShort.model_validate(_trial_facts(trial, reached, disturbed, detail=False))
 
 
 def trial_full(
@@ -433,25 +436,33 @@ def trial_full(
     reached: Spread | None,
     disturbed: Disturbed | None,
     values: tuple[StoredMetric, ...],
-    outcome: dict[str, JsonValue],
 ) -> TrialFull:
     """Return a trial in full, with `values` of all its metrics, also those computed later."""
-    return TrialFull(
-        **trial_short(trial, reached, disturbed).model_dump(),
-        first_launch=trial.score.value if trial.score else None,
-        rationale=trial.policy.rationale,
-        parent=trial.policy.parent,
-        attempts=trial.attempts,
-        metric_values=[MetricValue.of(value) for value in values],
-        absent=dict(trial.outcome.absent) if isinstance(trial.outcome, Measured) else {},
-        outcome=outcome,
-        exchange=trial.exchange,
+    return TrialFull.model_validate(
+        {
+            **_trial_facts(trial, reached, disturbed, detail=True),
+            "metric_values": [MetricValue.of(value) for value in values],
+            "absent": absences(trial),
+            "outcome": json.loads(to_json(trial.outcome)),
+        }
     )
+
+
+def _trial_facts(
+    trial: Trial, reached: Spread | None, disturbed: Disturbed | None, *, detail: bool
+) -> dict[str, object]:
+    facts = trial_facts(trial, reached, detail=detail)
+    return {
+        **{key: value for key, value in facts.items() if key not in (*RESULT_KEYS, "caveats")},
+        "score": result_of(trial, reached),
+        "metrics": facts["metrics"] or {},
+        "disturbed": disturbance_of(disturbed),
+    }
 
 
 def result_of(trial: Trial, reached: Spread | None) -> Result | None:
     """Return how good a trial is; None without a score."""
-    if trial.score is None or reached is None:
+    if reached is None or trial.score is None:
         return None
     return Result(
         value=reached.centre,
@@ -462,11 +473,6 @@ def result_of(trial: Trial, reached: Spread | None) -> Result | None:
         launches=reached.launch_count,
         both=reached.both,
     )
-
-
-def config_of(config: Config | None) -> dict[str, Scalar] | None:
-    """Return a configuration as JSON has it."""
-    return None if config is None else dict(config.values)
 
 
 def knob_pairs(a: Config | None, b: Config | None) -> list[KnobPair]:

@@ -27,7 +27,7 @@ from records.errors import StoreError, StudyError, shown
 from records.machine import Machine
 from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Study, Value
-from records.trial import Artifact, Failed, Measured, Measurement, Trial
+from records.trial import Artifact, Measured, Measurement, Trial
 from records.workload import Workload
 from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
@@ -35,6 +35,7 @@ from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number, looked_u
 from search.study.cards import KNOB_NAMES
 from search.transfer.tables import StudyExport, is_trace
 from search.views.format import remarks
+from search.views.trial import RESULT_KEYS, absences, trial_facts
 
 Kind: TypeAlias = Literal["text", "count", "truth", "counts", "texts", "mapping", "length"]
 """`length` is a count, or N/A; `counts` are two numbers, of which one may be N/A."""
@@ -591,36 +592,31 @@ def trial_documents(found: StudyExport) -> list[dict[str, object]]:
     return [_document(trial, found) for trial in found.trials]
 
 
+EXPORTED = {"policy": "policy_digest", "parent": "policy_parent", "message": "failure_message"}
+"""What a document calls a fact, where that is not its key."""
+
+
 def _document(trial: Trial, found: StudyExport) -> dict[str, object]:
-    study, outcome = found.row.study, trial.outcome
-    failed = outcome if isinstance(outcome, Failed) else None
+    study = found.row.study
+    facts = {
+        EXPORTED.get(key, key): value
+        for key, value in trial_facts(trial, detail=True).items()
+        if key not in RESULT_KEYS
+    }
     return {
         "format": FORMAT,
         "study_id": found.row.id,
         "study_name": study.name,
         "objective": study.objective.expression,
-        "ordinal": trial.ordinal,
-        "status": outcome.status,
-        "author": trial.policy.author,
-        "policy_digest": trial.policy.digest,
-        "policy_parent": trial.policy.parent,
+        **facts,
         "policy_source": trial.policy.source,
-        "rationale": trial.policy.rationale,
-        "config": dict(trial.config.values) if trial.config else None,
         "config_digest": trial.config.digest if trial.config else None,
         "score": json.loads(to_json(trial.score)) if trial.score else None,
-        "failure_stage": failed.stage.value if failed else None,
-        "failure_kind": failed.kind.value if failed else None,
-        "failure_message": failed.message if failed else None,
         "caveats": list(remarks(trial)),
         "metrics": [json.loads(to_json(value)) for value in found.metrics[trial.ordinal]],
-        "absent_metrics": dict(outcome.absent) if isinstance(outcome, Measured) else {},
-        "outcome": json.loads(to_json(outcome)),
+        "absent_metrics": absences(trial),
+        "outcome": json.loads(to_json(trial.outcome)),
         "repeats": [
             json.loads(to_json(each)) for each in found.repeats if each.ordinal == trial.ordinal
         ],
-        "attempts": trial.attempts,
-        "exchange": trial.exchange,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
     }

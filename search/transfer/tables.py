@@ -11,6 +11,7 @@ from records.errors import EnvironmentFault
 from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished
 from records.store.rows import StudyRow
 from records.trial import MetricValue, Outcome, Policy, Repeat, Trial
+from search.views.trial import NUMBERS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,13 +118,15 @@ def columns_of(documents: Sequence[Document]) -> list[Typed]:
         [heading for heading in found if heading.startswith(prefix)]
         for prefix in ("score", "config.", "metric.")
     )
-    headings = (*_PLAIN, *scores, "caveats", *knobs, *metrics, *_AFTER)
+    numbers = [fact.heading for fact in NUMBERS]
+    headings = (*_PLAIN, *scores, "caveats", *knobs, *metrics, *numbers, *_AFTER)
     return [_typed(heading, [row.get(heading) for row in rows]) for heading in headings]
 
 
 def _row(document: Document) -> dict[str, object]:
     """The cells of a trial by heading; a number has a column for each of its units."""
     row = {name: document[name] for name in (*_PLAIN, *_AFTER)}
+    row |= {fact.heading: document.get(fact.key) for fact in NUMBERS}
     caveats = document["caveats"]
     row["caveats"] = "; ".join(map(str, caveats)) or None if isinstance(caveats, list) else None
     for config in _objects(document["config"]):
@@ -151,7 +154,12 @@ def _typed(heading: str, cells: Sequence[object]) -> Typed:
     """A column of the narrowest type that holds every cell; texts where types are mixed."""
     found = {type(cell) for cell in cells if cell is not None}
     kind: type[bool] | type[int] | type[float] | type[str] = str
-    if heading.startswith(("score", "metric.")) or {float} <= found <= {int, float}:
+    numbers = {fact.heading for fact in NUMBERS}
+    if (
+        heading in numbers
+        or heading.startswith(("score", "metric."))
+        or {float} <= found <= {int, float}
+    ):
         kind = float
     elif found == {bool}:
         kind = bool

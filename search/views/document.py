@@ -5,13 +5,14 @@ Every text in a document is untrusted; the renderer escapes it.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Self, TypeAlias, TypeVar
+from typing import Final, Literal, Self, TypeAlias, TypeVar
 
 from records.expression import format_bytes
 from records.trial import MetricValue
 from search.views.format import format_number
 
 Tone: TypeAlias = Literal["", "best", "failed"]
+DIFFERS: Final = "≠"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +24,32 @@ class Paragraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """Labels with their texts; a label may occur several times."""
+    """Labels with their texts; a label may occur several times.
+
+    With a `summary` a page shows them on demand.
+    """
 
     lines: tuple[tuple[str, str], ...]
+    summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One place of a table; rows are sorted by `value` where it has one."""
+    """One place of a table; rows are sorted by `value` where it has one.
+
+    One that `differs` from the first of its row is marked.
+    """
 
     text: str
     value: float | None = None
     is_code: bool = False
     is_number: bool = False
+    differs: bool = False
+
+    @property
+    def marked(self) -> str:
+        """The text, after a mark where it differs."""
+        return f"{DIFFERS} {self.text}" if self.differs else self.text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,13 +3,14 @@
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 from evaluator.timing.decision import Comparison, Spread, Verdict
 from records.errors import StudyError
 from records.expression import format_bytes
 from records.study import Value
-from records.trial import Breakdown, Config, Failed, FailureKind, Measured, Outcome, Score, Trial
+from records.trial import Breakdown, Config, Measured, Outcome, Score, Trial
 from records.workload import Message, Workload
 
 AUTHOR_CHARS = 40
@@ -72,6 +73,19 @@ def line_words(reached: Spread, unit: str) -> str:
     """The same for lists, in which a single launch is not mentioned."""
     one = reached.launch_count == 1
     return centre_words(reached, unit) if one else reached_words(reached, unit)
+
+
+def spread_words(spread: Spread, unit: str) -> str:
+    """Centre and interval of repeated launches."""
+    centre = centre_words(spread, unit)
+    if spread.launch_count == 1:
+        return f"{centre} in one launch, so its spread is unknown"
+    if spread.both is not None:
+        return f"{centre} in two launches, too few for an interval"
+    over = f"{centre}, median of {spread.launch_count} launches"
+    if spread.low is None or spread.high is None:
+        return over
+    return f"{over} (95 % interval {format_number(spread.low)} to {format_number(spread.high)})"
 
 
 def caveats(outcome: Outcome) -> tuple[str, ...]:
@@ -149,62 +163,9 @@ def knob_change(new: Breakdown, old: Breakdown, speedup: float) -> str:
     )
 
 
-def trial_row(
-    trial: Trial, reached: Spread | None, *, metrics: Set[str], message_chars: int
-) -> str:
-    """One trial on one line; `metrics` follow the score when it was measured."""
-    config = str(trial.config) if trial.config is not None else NO_CONFIG
-    ended = outcome_words(trial, reached, metrics=metrics, message_chars=message_chars, brief=False)
-    return f"#{trial.ordinal} {author(trial)}: {config} -> {ended}"
-
-
 def author(trial: Trial) -> str:
     """Who wrote its policy."""
     return one_line(trial.policy.author, AUTHOR_CHARS)
-
-
-def outcome_words(
-    trial: Trial,
-    reached: Spread | None,
-    *,
-    metrics: Set[str],
-    message_chars: int,
-    brief: bool,
-    against: str = "",
-    cause: str | None = None,
-) -> str:
-    """What it `reached` with its parts, or why it failed; `brief` leaves names out.
-
-    `against` compares it with another, `cause` replaces a failure's message, which is omitted
-    where it is empty.
-    """
-    match trial.outcome:
-        case Failed(stage=stage, kind=kind, message=message):
-            infrastructure = kind is FailureKind.INFRASTRUCTURE
-            whose = " (not the configuration's fault)" if infrastructure else ""
-            why = one_line(message, message_chars) if cause is None else cause
-            return f"FAILED {kind} at {stage}{whose}{f': {why}' if why else ''}"
-        case Measured() as measured:
-            parts = [against] if against else []
-            if trial.score is not None:
-                score = trial.score
-                words = line_words(reached, score.unit) if reached else score_words(score)
-                parts.append(words)
-            parts += [
-                f"{value.name} {format_number(value.value)} {value.unit}".rstrip()
-                for value in measured.metrics
-                if value.name in metrics
-            ]
-            if measured.breakdown is not None:
-                format_parts = format_breakdown_briefly if brief else format_breakdown
-                parts.append(format_parts(measured.breakdown))
-            peak_bytes = max(measured.measurement.peak_memory_bytes, default=0)
-            peak = format_bytes(peak_bytes)
-            parts += [peak if brief else f"peak memory {peak}"] if peak_bytes else []
-            times_s = ", ".join(map(format_number, measured.measurement.message_times_s))
-            parts += [f"one call of each message takes {times_s} s"] if times_s else []
-            parts += remarks(trial)
-            return "; ".join(parts)
 
 
 def _parts(breakdown: Breakdown) -> tuple[tuple[str, float], ...]:
@@ -235,6 +196,21 @@ def format_elapsed(seconds: float) -> str:
         if count:
             parts.append(f"{count} {unit}{'s' if unit == 'day' and count > 1 else ''}")
     return " ".join(parts[:2]) or "0 s"
+
+
+def read_instant(instant: str) -> datetime | None:
+    """A stored instant in UTC; None for a text that is not an instant."""
+    try:
+        at = datetime.fromisoformat(instant)
+        return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def format_instant(instant: str) -> str:
+    """A stored instant to the second; a text that is not an instant is unchanged."""
+    at = read_instant(instant)
+    return instant if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def format_time_change(seconds: float) -> str:

@@ -6,16 +6,18 @@ from pathlib import Path
 
 import pandas as pd
 
-from records.trial import Failed, History, Trial
+from records.trial import History, Measured, Trial
 from search.loop.leader import study_leader
+from search.loop.study_result import trial_spread
 from search.settings import open_store, status
 from search.views.format import remarks
-from search.views.terminal import trial_summary
+from search.views.trial import NUMBERS, trial_facts
 
 STUDY_COLUMNS = ["study", "name", "objective", "strategy", "status", "created_at"]
 TRIAL_COLUMNS = [
     *("ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"),
     *("message", "started_at", "ended_at"),
+    *(fact.key for fact in NUMBERS),
 ]
 """Present whatever the trials hold; those of knobs and metrics follow."""
 
@@ -48,16 +50,16 @@ def trials(study: str = "", store: Path | str | None = None) -> pd.DataFrame:
     """
     with open_store(_path(store)) as records:
         history = study_leader(records.find(study), records).history
-    return trial_table(map(_facts, history, repeat(history)))
+    return trial_table(map(_columns, history, repeat(history)))
 
 
-def _facts(
+def _columns(
     trial: Trial, history: History
 ) -> tuple[dict[str, object], Mapping[str, object], Mapping[str, object]]:
-    outcome = trial.outcome
-    metrics = () if isinstance(outcome, Failed) else outcome.metrics
+    facts = trial_facts(trial, trial_spread(trial, history))
+    metrics = trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
     return (
-        {**trial_summary(trial, history), "caveats": "; ".join(remarks(trial)) or None},
+        {**facts, "caveats": "; ".join(remarks(trial)) or None},
         trial.config.values if trial.config is not None else {},
         {each.name: each.value for each in metrics},
     )
@@ -66,13 +68,13 @@ def _facts(
 def trial_table(
     trials: Iterable[tuple[Mapping[str, object], Mapping[str, object], Mapping[str, object]]],
 ) -> pd.DataFrame:
-    """A table of trials by their summaries, settings and metrics, which follow in this order."""
+    """A table of trials by their facts, settings and metrics, which follow in this order."""
     rows = [
-        {name: summary.get(name) for name in TRIAL_COLUMNS}
-        | {name: pd.Timestamp(str(summary[name])) for name in ("started_at", "ended_at")}
+        {name: facts.get(name) for name in TRIAL_COLUMNS}
+        | {name: pd.Timestamp(str(facts[name])) for name in ("started_at", "ended_at")}
         | {f"config.{knob}": value for knob, value in config.items()}
         | {f"metric.{name}": value for name, value in metrics.items()}
-        for summary, config, metrics in trials
+        for facts, config, metrics in trials
     ]
     own = set(chain.from_iterable(rows)) - set(TRIAL_COLUMNS)
     return pd.DataFrame(rows, columns=[*TRIAL_COLUMNS, *sorted(own)])

@@ -6,7 +6,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import get_args
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from records.errors import StoreError
@@ -55,7 +55,7 @@ def write_chart(drawn: str, title: str, path: Path) -> None:
 def environment(package: str) -> Environment:
     """The templates of a package; texts are escaped, and what cannot be printed is marked."""
     made = Environment(
-        loader=PackageLoader(package),
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("search.views")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -103,17 +103,16 @@ def _checkout(tree: Checkout | None) -> str | None:
     return None if tree is None else str(tree)
 
 
-LINE_CHARS = 2000
-
-
-def launch_lines(launched: LaunchRecord, machine: Machine | None) -> Iterator[str]:
-    """How a launch was started and ended, a fact on each line."""
-    facts = launch_facts(launched, machine)
-    return (one_line(f"{label}: {words}", LINE_CHARS) for label, words in facts)
+LINE_CHARS = 20_000
 
 
 def launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[tuple[str, str]]:
     """How a launch was started and ended, by label, for people who want to repeat it."""
+    facts = _launch_facts(launched, machine)
+    return ((label, one_line(words, LINE_CHARS)) for label, words in facts)
+
+
+def _launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[tuple[str, str]]:
     yield "command", shlex.join(launched.argv)
     added = [f"{name}={shlex.quote(value)}" for name, value in launched.environment.items()]
     added += [f"{name}=./{folder}" for name, folder in launched.folders.items()]

@@ -70,9 +70,9 @@ def _line(cells: Iterator[str]) -> str:
 
 def _cell(cell: Cell) -> str:
     """Text of a cell; settings as code, where that needs no escaping."""
-    if cell.is_code and cell.text and not set(cell.text) & set("`|\n"):
+    if cell.is_code and cell.text and not cell.differs and not set(cell.text) & set("`|\n"):
         return f"`{printable(cell.text)}`"
-    return _escaped(cell.text)
+    return _escaped(cell.marked)
 
 
 def _code(text: str, language: str = "") -> str:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self, TextIO, TypeAlias
+from typing import Literal, Self, TextIO, TypeAlias, assert_never
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -16,7 +16,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from evaluator.timing.decision import Noise, Verdict, detectable
@@ -27,8 +27,6 @@ from records.trial import (
     Config,
     Failed,
     History,
-    Measured,
-    Outcome,
     Policy,
     Repeat,
     Trial,
@@ -36,6 +34,16 @@ from records.trial import (
 from search.loop.leader import Race, claim_rule
 from search.loop.study_result import trial_spread
 from search.views.console import Terminal, on_terminal
+from search.views.document import (
+    Block,
+    Chart,
+    Code,
+    Diff,
+    Document,
+    Facts,
+    Paragraph,
+    Table,
+)
 from search.views.format import (
     caveats,
     format_breakdown,
@@ -47,6 +55,7 @@ from search.views.format import (
     remarks,
 )
 from search.views.study import PURPOSES, noise_words, objective_words, race_words
+from search.views.trial import outcome_facts, trial_facts
 
 PAGE_CELLS = 80
 GAP = 2
@@ -121,6 +130,46 @@ def echo_wrapped(line: str, indent: int | None = None) -> None:
             break_on_hyphens=False,
         )
     )
+
+
+def print_document(document: Document) -> None:
+    """Print a document without its charts: a line for each fact, so that it can be found alone."""
+    typer.echo(document.title)
+    for section in document.sections:
+        lines = [line for block in section.blocks for line in _block_lines(block)]
+        if lines:
+            typer.echo(f"\n{section.heading}")
+        for line in lines:
+            echo_wrapped(f"  {line}")
+
+
+def _block_lines(block: Block) -> list[str]:
+    match block:
+        case Paragraph(text=text):
+            return [text]
+        case Facts(lines=lines):
+            return [f"{label}: {text}" for label, text in lines]
+        case Table():
+            columns = [
+                TerminalColumn(
+                    heading=heading,
+                    cells=[row.cells[place].marked for row in block.rows],
+                    align="right" if place in block.numeric else "left",
+                )
+                for place, heading in enumerate(block.headings)
+            ]
+            return [
+                *([f"{block.about}:"] if block.about else []),
+                *table_lines(columns, PAGE_CELLS),
+            ]
+        case Chart():
+            return []
+        case Code(text=text):
+            return text.splitlines()
+        case Diff(lines=lines):
+            return [*lines]
+        case _:
+            assert_never(block)
 
 
 def number_column(heading: str, cells: Sequence[str]) -> TerminalColumn:
@@ -259,7 +308,7 @@ class JsonProgress:
         best = history.best
         self._say(
             "trial_finished",
-            **trial_summary(trial, history),
+            **trial_facts(trial, trial_spread(trial, history)),
             best=best.ordinal if best is not None else None,
         )
 
@@ -276,7 +325,7 @@ class JsonProgress:
             ordinal=repeat.ordinal,
             series=repeat.series,
             round=repeat.round,
-            **outcome_summary(repeat.outcome),
+            **outcome_facts(repeat.outcome),
         )
 
     def race_decided(self, race: Race) -> None:
@@ -290,48 +339,6 @@ class JsonProgress:
     def _say(self, event: str, **facts: object) -> None:
         text = json.dumps({"event": event, **facts}, allow_nan=False)
         _print(text, self._out)
-
-
-def trial_summary(trial: Trial, history: History) -> dict[str, object]:
-    """Facts of a trial for programs; absent values are null.
-
-    `score` is over the `launches` that count, `low` and `high` bound its 95 % interval; of two
-    launches there are `both` values instead.
-    """
-    found = trial_spread(trial, history)
-    return {
-        "ordinal": trial.ordinal,
-        "author": trial.policy.author,
-        "config": dict(trial.config.values) if trial.config else None,
-        "score": None if found is None else found.centre,
-        "low": None if found is None else found.low,
-        "high": None if found is None else found.high,
-        "launches": None if found is None else found.launch_count,
-        "both": None if found is None else found.both,
-        "unit": trial.score.unit if trial.score else None,
-        "broken_limits": list(trial.score.broken) if trial.score else [],
-        **outcome_summary(trial.outcome),
-        "policy": trial.policy.digest,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-    }
-
-
-def outcome_summary(outcome: Outcome) -> dict[str, object]:
-    """Facts of an outcome for programs; absent values are null."""
-    failed = outcome if isinstance(outcome, Failed) else None
-    return {
-        "status": outcome.status,
-        "failure_kind": failed.kind.value if failed else None,
-        "failure_stage": failed.stage.value if failed else None,
-        "message": failed.message if failed else None,
-        "metrics": None if isinstance(outcome, Failed) else _values(outcome),
-        "caveats": list(caveats(outcome)),
-    }
-
-
-def _values(measured: Measured) -> dict[str, float]:
-    return {metric.name: metric.value for metric in measured.metrics}
 
 
 def _print(line: str, out: TextIO) -> None:
@@ -437,7 +444,7 @@ class LiveProgress:
 
     def footer(self) -> RenderableType:
         """Running launches and the used budget."""
-        footer = Table.grid(padding=(0, 1, 0, 0))
+        footer = RichTable.grid(padding=(0, 1, 0, 0))
         lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
         for place, line in enumerate(lines or ["proposing"]):
             footer.add_row(self._spinner if place == 0 else "", _on_one_line(line))
@@ -488,7 +495,7 @@ def print_trials(console: Console, trials: Sequence[Trial], history: History) ->
     """
     width = console.width
     is_first = trials[:1] == history.trials[:1]
-    table = Table(
+    table = RichTable(
         box=None, padding=(0, LIVE_GAP, 0, 0), pad_edge=False, show_header=is_first, expand=True
     )
     table.add_column("#", width=3, justify="right")

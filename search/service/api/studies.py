@@ -29,7 +29,6 @@ from search.service.models import (
     QueuedStudy,
     StudyFull,
     StudyShort,
-    config_of,
     disturbance_of,
     result_of,
 )
@@ -225,8 +224,8 @@ def _short(row: StudyRow, submitted: Submitted | None, status: str, service: Ser
         failed=counts.failed,
         most_trials=study.budget.trials,
         best_trial=best.ordinal if best else None,
-        best_config=config_of(best.config) if best else None,
-        best=None if best is None else result_of(best, best_result(row, best, records)),
+        best_config=dict(best.config.values) if best and best.config else None,
+        best=result_of(best, best_result(row, best, records)) if best else None,
         environment=submitted.environment if submitted else None,
         submitted_by=submitted.submitted_by if submitted else None,
         message=submitted.message if submitted else None,

@@ -197,9 +197,9 @@ def trial(study_id: str, ordinal: Ordinal, service: TheService, _caller: Reader)
     found = trial_of(service, study_id, ordinal)
     values = service.records.metric_values(study_id, ordinal).get(ordinal, ())
     row = service.study(study_id)
-    reached = spread_of_trial(found, repeat_spreads(row, service.records))
     disturbed = disturbed_trials((found,), row, service.records).get(ordinal)
-    return trial_full(found, reached, disturbed, values, json.loads(to_json(found.outcome)))
+    reached = spread_of_trial(found, repeat_spreads(row, service.records))
+    return trial_full(found, reached, disturbed, values)
 
 
 @trials_router.get("/studies/{study_id}/metrics")

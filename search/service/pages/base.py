@@ -4,7 +4,6 @@ Every text in a template is escaped, and control characters are replaced by prin
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from functools import cache, cached_property
 from hashlib import sha256
 from importlib.resources import files
@@ -31,10 +30,12 @@ from search.views.format import (
     format_elapsed,
     format_number,
     one_line,
+    read_instant,
 )
 from search.views.html import environment, printable
 from search.views.machine import disturbed_words
 from search.views.svg import view_file
+from search.views.trial import NOT_SET
 
 router = APIRouter(include_in_schema=False)
 
@@ -42,7 +43,6 @@ MOST_FIELDS = 2000
 CARET_OFFSET = 0x40
 """Distance between a control character and the letter behind the caret that stands for it."""
 DELETE = "\x7f"
-NOT_SET = "not set"
 HEADINGS = {
     400: "That request makes no sense",
     401: "Please sign in",
@@ -203,10 +203,8 @@ def visible(text: str) -> str:
 
 def moment(instant: str) -> str | Markup:
     """Return a stored instant in UTC for people; a text that is not an instant is unchanged."""
-    try:
-        at = datetime.fromisoformat(instant)
-        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
-    except (ValueError, OverflowError):
+    at = read_instant(instant)
+    if at is None:
         return instant
     exact = at.isoformat(timespec="seconds")
     return Markup('<time datetime="{}">{}</time>').format(exact, f"{at.day} {at:%b %Y, %H:%M} UTC")

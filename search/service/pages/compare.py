@@ -14,18 +14,18 @@ from records.store.store import Store
 from records.trial import Trial
 from search.compare.sides import TrialSide
 from search.compare.view import verdict_words, why_words
-from search.report.explored import StudyHistory, repeat_spreads
+from search.report.explored import StudyHistory, repeat_spreads, spread_of_trial
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset
 from search.service.api.trials import policy_before, policy_of, side_of
-from search.service.data import compare_recorded, disturbed_trials, knob_values
+from search.service.data import compare_recorded, disturbed_trials
 from search.service.pages.base import OneStudy, drawing, page, visible
-from search.service.pages.study import result_words
 from search.service.pages.trials import remarks_of
 from search.service.service import Service
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.study import use_facts
 from search.views.svg import ChartAxis
+from search.views.trial import knob_values, result_words
 
 router = APIRouter(include_in_schema=False)
 
@@ -193,7 +193,8 @@ def _side(name: str, service: Service) -> Side:
     if found is not None:
         disturbed = disturbed_trials((found.trial,), row, service.records)
         remarks = remarks_of(found.trial, disturbed.get(found.trial.ordinal))
-        result = result_words(row, found.trial, service.records)
+        reached = spread_of_trial(found.trial, repeat_spreads(row, service.records))
+        result = result_words(found.trial, reached) or "failed"
     return Side(
         name=name,
         row=row,

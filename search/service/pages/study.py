@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeAlias, get_args
+from typing import Annotated, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -21,18 +21,15 @@ from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure, Value
-from records.trial import Failed, FailureKind, History, Purpose, Trial
+from records.trial import Failed, FailureKind, History, Purpose
 from search.loop.budget import cost_usd, with_price
-from search.loop.leader import Race, study_leader
-from search.loop.study_result import StudyResult, final_result
+from search.loop.leader import Race
+from search.loop.study_result import final_result
 from search.report.explored import (
-    are_too_many,
     draw_history,
-    repeat_spreads,
-    spread_of_trial,
 )
 from search.report.question import question_facts, work_facts
-from search.report.summary import Line, StudyRecord, result_lines, spread_words
+from search.report.summary import Line, StudyRecord, result_lines
 from search.service.access import Reader, Submitter, TheService
 from search.service.api.studies import (
     MoreTrials,
@@ -47,7 +44,7 @@ from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
 from search.service.service import Service
 from search.views.charts import sparkline
-from search.views.format import format_count, format_elapsed, format_number, one_line, score_words
+from search.views.format import format_count, format_elapsed, format_number, one_line
 from search.views.study import (
     PURPOSES,
     front_words,
@@ -69,10 +66,6 @@ MOST_EVENTS, SHOWN_EVENTS = 200, 60
 WORDS_CHARS = 400
 JUDGED = frozenset({"noise", "race"})
 MORE_TRIALS = 5
-DECISION_CHARS = 500
-
-DecisionLine: TypeAlias = tuple[str, str]
-"""A label and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,48 +251,6 @@ def live_status(path: Path, measure: Measure) -> LiveStatus:
         events=tuple(reversed(events[-MOST_EVENTS:])),
         end=end,
     )
-
-
-def result_words(row: StudyRow, trial: Trial, store: Store) -> str:
-    """Return what a trial reached over the launches that count, with its unit."""
-    found = spread_of_trial(trial, repeat_spreads(row, store))
-    if found is None or trial.score is None:
-        return "failed"
-    return spread_words(found, trial.score.unit)
-
-
-def decision_lines(row: StudyRow, trial: Trial, store: Store) -> Iterator[DecisionLine]:
-    """Yield how a trial ended, what its repeats showed, and what was decided."""
-    if isinstance(trial.outcome, Failed):
-        yield "failed", f"{trial.outcome.kind} at {trial.outcome.stage}"
-        yield "first cause", one_line(trial.outcome.message, DECISION_CHARS)
-    if trial.score is not None:
-        yield "result", result_words(row, trial, store)
-        yield "first launch", score_words(trial.score)
-        yield from (("breaks a limit", words) for words in trial.score.broken)
-    finding = final_result(row)
-    if are_too_many(row, store):
-        words = f"too many in this study to be shown here; see `cclsearch show {row.id}`"
-        yield "repeats", words
-    elif store.counts(row.id).repeats:
-        for race in study_leader(row, store).races if finding is None else finding.races:
-            if trial.ordinal in (race.challenger, race.incumbent):
-                yield "compared", race_words(race)
-    if finding is not None:
-        yield from _verdict_lines(finding, trial)
-
-
-def _verdict_lines(finding: StudyResult, trial: Trial) -> Iterator[DecisionLine]:
-    if finding.winner == trial.ordinal:
-        yield "verdict", "the best of the study"
-    elif trial.ordinal in finding.ties:
-        yield "verdict", f"not distinguishable from the best, trial {finding.winner}"
-    elif finding.winner is not None:
-        yield "verdict", f"trial {finding.winner} is the best of the study"
-    if trial.ordinal in finding.unreliable:
-        yield "unreliable", "it failed by itself when its launch was repeated to confirm it"
-    if any(member.ordinal == trial.ordinal for member in finding.front):
-        yield "front", "no other trial beats it in all objectives"
 
 
 def _spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[Spent]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated
@@ -11,14 +11,14 @@ from fastapi import APIRouter, Query, Response
 
 from records.errors import CodecError, StoreError
 from records.llm_exchange import LlmExchange
-from records.store.rows import ComputedMetric, StudyRow
 from records.store.store import Store
 from records.study import Llm
 from records.trial import Artifact, Measured, Outcome, Purpose, Repeat, Trial
 from search.llm.transcripts import RecordedTurn, recorded_turns
 from search.loop.budget import cost_usd
 from search.report.analysis import time_chart
-from search.report.explored import repeat_spreads, repeats_of, spread_of_trial
+from search.report.explored import repeats_of
+from search.report.trial import trial_record
 from search.service.api.trials import (
     Ordinal,
     bytes_between,
@@ -26,28 +26,20 @@ from search.service.api.trials import (
     file_address,
     trial_of,
 )
-from search.service.data import disturbed_trials, knob_values
 from search.service.models import result_of
-from search.service.pages.base import OneStudy, StudyPage, drawing, visible
-from search.service.pages.study import decision_lines
+from search.service.pages.base import OneStudy, visible
 from search.service.service import MissingError
 from search.storage import absence
 from search.views.charts import Row, rows_chart
-from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
-from search.views.format import (
-    absence_lines,
-    caveats,
-    format_count,
-    format_duration,
-    format_number,
-    one_line,
-)
-from search.views.machine import conditions_words, launch_facts, machine_of
+from search.views.document import Chart
+from search.views.format import format_count, format_duration, format_number
 from search.views.svg import ChartAxis, LegendEntry
+from search.views.trial import Line, trial_document
 
 router = APIRouter(include_in_schema=False)
 
-MOST_SIBLINGS = 100
+OWN_SECTIONS = frozenset({"files", "program"})
+"""The page has them in forms that only a page can have: with buttons, and folded."""
 MOST_STRIPS = 24
 MOST_DOTS = 200
 SAMPLE_KEYS = (
@@ -74,8 +66,6 @@ SERIES = {
 
 End = Annotated[int | None, Query(ge=0, le=1 << 50, description="Byte that the part ends before.")]
 FileName = Annotated[str, Query(max_length=400)]
-Line = tuple[str, str]
-"""A label and its text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,37 +112,23 @@ class Piece:
 def trial(at: OneStudy, ordinal: Ordinal) -> Response:
     """Show one trial in full."""
     row, records = at.row, at.records
-    found = trial_of(at.service, row.id, ordinal)
-    best, parent = at.best(), _parent(found, at)
+    found, best = trial_of(at.service, row.id, ordinal), at.best()
     files = _file_lines(row.id, found, records)
-    sides = [(f"Trial {ordinal}", found)]
-    sides += [(f"Best, trial {best.ordinal}", best)] if best and best != found else []
-    sides += [(f"Parent, trial {parent.ordinal}", parent)] if parent else []
-    measured = found.outcome if isinstance(found.outcome, Measured) else None
-    conditions = None if measured is None else measured.measurement.conditions
-    diagnosis = diagnosis_of(found.outcome)
-    disturbed = disturbed_trials((found,), row, records).get(ordinal)
+    record = trial_record(row, found, best, records)
+    charts = {
+        "samples": _samples_chart(found, repeats_of(row, records)),
+        "time": _time_chart((found, best, record.parent), best, f"/studies/{row.id}/trials/"),
+    }
+    document = trial_document(record, {name: drawn for name, drawn in charts.items() if drawn})
     return at.page(
         "trial.html",
         "trials",
         trial=found,
         best=best,
-        parent=parent,
-        result=result_of(found, spread_of_trial(found, repeat_spreads(row, records))),
+        parent=record.parent,
+        result=result_of(found, record.reached),
         last=records.counts(row.id).trials - 1,
-        sides=[name for name, _ in sides],
-        knobs=knob_values([each.config for _, each in sides]),
-        decisions=tuple(decision_lines(row, found, records)),
-        caveats=[*([disturbed.caveat] if disturbed else []), *caveats(found.outcome)],
-        samples=drawing(_samples_chart(found, repeats_of(row, records))),
-        conditions=None if conditions is None else conditions_words(conditions),
-        metrics=records.metric_values(row.id, ordinal).get(ordinal, ()),
-        computed=_computed(records.computed_metrics(row.id, ordinal).get(ordinal, ())),
-        absent=() if measured is None else absence_lines(measured.absent),
-        bars=drawing(_time_bars((found, best, parent), best, f"/studies/{row.id}/trials/")),
-        diagnosis=None if diagnosis is None else diagnosis_words(diagnosis),
-        diagnosis_lines=() if diagnosis is None else tuple(diagnosis_lines(diagnosis)),
-        launches=_launches(found, row, records),
+        sections=[each for each in document.sections if each.name not in OWN_SECTIONS],
         files=files,
         logs=_log_tails(files, records),
     )
@@ -189,17 +165,7 @@ def transcript(at: OneStudy, ordinal: Ordinal) -> Response:
     )
 
 
-def _parent(trial: Trial, at: StudyPage) -> Trial | None:
-    """Return the trial before this one that had the parent of its policy."""
-    parent = trial.policy.parent
-    if parent is None:
-        return None
-    tried = at.records.policy_results(at.row.id, [parent], MOST_SIBLINGS).get(parent, ())
-    before = [result.ordinal for result in tried if result.ordinal < trial.ordinal]
-    return at.records.trial(at.row.id, before[-1]) if before else None
-
-
-def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
+def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> Chart | None:
     """Draw the step times of every launch of a trial; None where nothing was measured."""
     own = [_strip("first launch", one, inside) for inside, one in _measured(trial.outcome)]
     again = [
@@ -211,11 +177,16 @@ def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> str | None:
     strips = [*own, *again[-MOST_STRIPS:]]
     if not any(strip.points for strip in strips):
         return None
-    return rows_chart(
+    drawn = rows_chart(
         strips,
         ChartAxis(label="ms per step, of its slowest rank"),
         SAMPLE_KEYS,
         title=f"Step times of the launches of trial {trial.ordinal}",
+    )
+    return Chart(
+        drawn=drawn,
+        about="Every timed step of each launch; the line is the median. Verdicts rest on repeated "
+        "launches, not on a single one.",
     )
 
 
@@ -241,19 +212,7 @@ def _strip(name: str, measured: Measured, inside: str) -> Row:
     )
 
 
-def _computed(computed: Sequence[ComputedMetric]) -> Mapping[str, list[str]]:
-    """Return what later computations of each metric gave, as text."""
-    found: dict[str, list[str]] = {}
-    for each in computed:
-        value = f"none, {one_line(each.absent or '', 200)}"
-        if each.value is not None:
-            value = f"{format_number(each.value)} {each.unit}".rstrip()
-        words = f"version {each.version}, computed {each.computed_at[:10]}: {value}"
-        found.setdefault(each.name, []).append(words)
-    return found
-
-
-def _time_bars(trials: Sequence[Trial | None], best: Trial | None, links: str) -> str | None:
+def _time_chart(trials: Sequence[Trial | None], best: Trial | None, links: str) -> Chart | None:
     """Draw where the profiled steps of these trials went; None where the first has none."""
     split = {
         trial.ordinal: (trial, trial.outcome.breakdown)
@@ -264,17 +223,11 @@ def _time_bars(trials: Sequence[Trial | None], best: Trial | None, links: str) -
     }
     if trials[0] is None or trials[0].ordinal not in split:
         return None
-    return time_chart(tuple(split.values()), None if best is None else best.ordinal, links)
-
-
-def _launches(trial: Trial, row: StudyRow, store: Store) -> list[tuple[str, list[Line]]]:
-    """Return how a trial was launched, by context where a study has several."""
-    inside = [(one.name, one.outcome) for one in trial.outcome.contexts]
-    return [
-        (name, list(launch_facts(launched, machine_of(launched, store))))
-        for name, outcome in inside or [(row.study.name, trial.outcome)]
-        if (launched := outcome.launched) is not None
-    ]
+    return Chart(
+        drawn=time_chart(tuple(split.values()), None if best is None else best.ordinal, links),
+        about="Parts of a profiled step, which includes profiler overhead; communication that "
+        "overlaps compute is hatched.",
+    )
 
 
 def _file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:

@@ -363,7 +363,7 @@ def test_a_trial_is_shown_with_policy_metrics_and_files(on_record):
     out = on_record("trial", "show", "1").out
 
     assert "def generate_config(workload, environment):" in out
-    assert "step_time = 0.25 s" in out
+    assert "step_time 0.25 s lower" in " ".join(out.split())
     assert Path(next(line for line in out.splitlines() if "rank0.log" in line).split()[-1]).exists()
 
 

@@ -30,8 +30,8 @@ def hung(tabular, cclsearch):
 def test_a_failed_trial_is_shown_with_kind_stage_and_first_cause(hung):
     lines = hung("trial", "show", "1").out.splitlines()
 
-    assert "failure: hang at launch" in lines
-    assert f"first cause: {HANG.message}" in lines
+    assert "  failed: hang at launch" in lines
+    assert f"  first cause: {HANG.message}" in lines
 
 
 def test_stacks_and_error_files_of_a_failed_trial_are_kept(hung, tmp_path):

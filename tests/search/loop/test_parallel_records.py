@@ -129,7 +129,7 @@ def test_a_trial_that_has_not_ended_is_not_mistaken_for_a_later_one(tabular, ccl
 
     assert (shown[0].code, shown[1].code) == (2, 0)
     assert "has no trial 1; it has 2" in shown[0].err
-    assert "n=2" in shown[1].out
+    assert "knob trial 2 n 2" in " ".join(shown[1].out.split())
 
 
 def test_an_interruption_stops_what_runs_beside(tabular):

@@ -115,7 +115,7 @@ def test_a_corrected_version_takes_the_place_of_the_older_one_which_stays_readab
     every = [(each["version"], each["value"]) for each in trial["computed_metrics"]]
     assert every == [(1, 5.0), (2, 50.0)]
     shown = cclsearch("trial", "show", "0", "--store", root).out
-    assert "step_count = 50 steps (version 2, computed 20" in shown
+    assert "step_count: 50 steps (version 2, computed 20" in shown
 
 
 def test_other_code_under_the_same_version_is_refused(cclsearch, compute, own, traced_store):

@@ -93,7 +93,7 @@ def test_a_failure_tells_its_cause_and_how_ranks_ended(client):
     page = get(client(lambda store: put(store, 0, replace(failed, launched=launched))), f"{HERE}/0")
 
     assert "crash at launch" in page.text
-    assert page.find("command1").text == "torchrun train.py '--name=a b'"
+    assert page.find("launch1-command").text == "torchrun train.py '--name=a b'"
     assert "rank 0 with status 0, rank 1 with status 1" in page.text
     assert "first error of rank 1Error: <img src=x onerror=alert(1)>&'\"" in page.text
 

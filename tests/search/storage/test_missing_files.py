@@ -30,7 +30,7 @@ def assert_one_line(ended, code, *parts):
 def test_a_shown_trial_tells_why_a_trace_is_gone(removed, cclsearch):
     out = cclsearch("trial", "show", "0", "--store", removed.root).out
     told = json.loads(cclsearch("trial", "show", "0", "--json", "--store", removed.root).out)
-    (line,) = (line for line in out.splitlines() if line.startswith("rank0_trace.json"))
+    (line,) = (line for line in out.splitlines() if line.startswith("  rank0_trace.json"))
     assert " was removed by gc on 20" in line
     assert line.endswith(" (traces of all but the best 3 trials)")
     assert list(told["absent_files"]) == ["rank0_trace.json"]
@@ -51,7 +51,7 @@ def test_looking_into_a_lost_trace_says_what_to_do(kept_store, cclsearch):
     )
     shown = cclsearch("trial", "show", "1", "--store", kept.root)
     assert shown.code == 0
-    assert "bytes  is missing from " in shown.out
+    assert "  is missing from " in shown.out
 
 
 def test_looking_into_a_changed_trace_names_it_as_the_trial_did(kept_store, cclsearch):

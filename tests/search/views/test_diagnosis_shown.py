@@ -20,8 +20,11 @@ def test_a_trial_is_shown_with_what_its_traces_say(cclsearch, traced_store) -> N
     told = cclsearch("trial", "show", "0", "--store", root).out
     facts = json.loads(cclsearch("trial", "show", "0", "--store", root, "--json").out)
 
-    assert f"where time went: {SENTENCE}" in told
-    assert "\n  all_reduce over 2 ranks (ranks 0 1): 4 calls with 10.01 MiB in all" in told
+    assert f"Where time went\n  {SENTENCE}" in told
+    assert (
+        "\n  from traces: all_reduce over 2 ranks (ranks 0 1): 4 calls with 10.01 MiB in all"
+        in told
+    )
     assert facts["where_time_went"].startswith(SENTENCE)
     assert facts["outcome"]["diagnosis"]["collectives"][0]["kind"] == "all_reduce"
 
@@ -29,7 +32,7 @@ def test_a_trial_is_shown_with_what_its_traces_say(cclsearch, traced_store) -> N
 def test_a_trial_without_a_diagnosis_is_shown_without_one(cclsearch, traced_store) -> None:
     root = traced_store()
 
-    assert "where time went" not in cclsearch("trial", "show", "1", "--store", root).out
+    assert "Where time went" not in cclsearch("trial", "show", "1", "--store", root).out
     facts = json.loads(cclsearch("trial", "show", "1", "--store", root, "--json").out)
     assert facts["where_time_went"] is None
 

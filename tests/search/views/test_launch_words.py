@@ -12,7 +12,7 @@ from records.machine import Checkout, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import ContextOutcome
 from search.transfer.script import launch_script
-from search.views.machine import differences, launch_lines, machine_line
+from search.views.machine import differences, launch_facts, machine_line
 from tests.support import records as testing
 
 STUDY_ID = "20260101-000000-aaaa"
@@ -157,7 +157,7 @@ def test_a_name_with_line_ends_stays_in_its_comment(store, script):
 
 
 def test_a_launch_is_told_in_a_few_lines():
-    lines = list(launch_lines(LAUNCHED, MACHINE))
+    lines = [f"{label}: {words}" for label, words in launch_facts(LAUNCHED, MACHINE)]
 
     assert lines[1] == "environment: DP='two words; $(touch evil)' TRACE_DIR=./trace"
     assert lines[2] == "where: node7, launcher local; job slurm 7; cores 0, 1"
@@ -232,7 +232,8 @@ def test_trial_show_tells_the_launch_and_gives_all_of_it_as_json(store, cclsearc
     shown = cclsearch("trial", "show", "b", "0", "--store", store.root).out
     facts = json.loads(cclsearch("trial", "show", "b", "0", "--json", "--store", store.root).out)
 
-    assert set(launch_lines(LAUNCHED, MACHINE)) <= set(shown.splitlines())
+    lines = {f"  {label}: {words}" for label, words in launch_facts(LAUNCHED, MACHINE)}
+    assert lines <= set(shown.splitlines())
     assert f"next: cclsearch trial script b 0 --store {store.root}" in shown
     assert facts["outcome"]["launched"]["ranks"][3]["signal"] == 9
     assert facts["machine"]["host"] == "node7"

@@ -8,7 +8,8 @@ from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.workload import Message, Workload
 from search.cli.trial import show
-from search.views.format import message_words, trial_row, work_words
+from search.views.format import message_words, work_words
+from search.views.trial import trial_row
 from tests.support import records as testing
 
 REDUCED = Message(collective="all_reduce", size_bytes=4 << 20, count=12)
@@ -47,7 +48,7 @@ def test_a_trial_tells_how_long_one_call_of_each_message_took():
     timed = replace(outcome.measurement, message_times_s=(0.00125, 3e-5))
     trial = testing.trial(0, replace(outcome, measurement=timed), {"in_flight": 1})
 
-    told = trial_row(trial, None, metrics=frozenset(), message_chars=100)
+    told = trial_row(trial, None, "in_flight=1", metrics=frozenset(), message_chars=100)
 
     assert told.endswith("; one call of each message takes 0.00125, 3e-05 s")
 
@@ -68,5 +69,5 @@ def test_a_trial_on_record_is_shown_with_its_messages(tmp_path, capsys):
     show(["0"], tmp_path)
 
     lines = capsys.readouterr().out.splitlines()
-    assert "each step: 12 × all_reduce sum float32 4 MiB: 0.00125 s a call" in lines
-    assert "each step: 1 × barrier: 3e-05 s a call" in lines
+    assert "  each step: 12 × all_reduce sum float32 4 MiB: 0.00125 s a call" in lines
+    assert "  each step: 1 × barrier: 3e-05 s a call" in lines

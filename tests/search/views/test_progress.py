@@ -11,15 +11,15 @@ from evaluator.timing.decision import Comparison, Noise, Verdict
 from records.study import Measure
 from records.trial import Breakdown, FailureKind, History, Repeat, Stage
 from search.loop.leader import Race
+from search.loop.study_result import trial_spread
 from search.views.terminal import (
     JsonProgress,
     LiveProgress,
     PlainProgress,
-    outcome_summary,
     print_trials,
     trial_line,
-    trial_summary,
 )
+from search.views.trial import outcome_facts, trial_facts
 from tests.support import records as testing
 
 KNOBS = {"activation_checkpointing": "selective", "dp_shard": 4, "micro_batch": 16, "tp": 2}
@@ -140,7 +140,9 @@ def test_the_first_event_names_the_study_and_how_it_is_searched():
 
 
 def test_a_failed_trial_has_null_where_a_measured_one_has_values():
-    measured, failed = (trial_summary(each, History()) for each in (SEED, POLICY_ERROR))
+    measured, failed = (
+        trial_facts(each, trial_spread(each, History())) for each in (SEED, POLICY_ERROR)
+    )
 
     assert measured.keys() == failed.keys()
     assert (failed["score"], failed["unit"], failed["metrics"], failed["config"]) == (None,) * 4
@@ -154,7 +156,7 @@ def test_a_re_measuring_launch_tells_programs_its_metrics_or_its_failure():
 
     assert measured["metrics"] == {"step_time": 0.25}
     assert (measured["purpose"], measured["round"], measured["ordinal"]) == ("confirm", 0, 1)
-    assert failed.items() >= outcome_summary(testing.failed()).items()
+    assert failed.items() >= outcome_facts(testing.failed()).items()
 
 
 @pytest.mark.parametrize("observer", [PlainProgress, JsonProgress])

@@ -100,6 +100,13 @@ Instant: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Window: TypeAlias = Annotated[tuple[Instant, ...], msgspec.Meta(min_length=2)]
 
 
+class DeviceEnergy(msgspec.Struct, frozen=True):
+    """What one device used in the timed steps, by NVML; ranks may share the device."""
+
+    device: str
+    joules: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+
+
 class RankSamples(msgspec.Struct, frozen=True):
     """One rank's file: losses where it has them, and steps in ns of its monotonic clock.
 
@@ -116,6 +123,7 @@ class RankSamples(msgspec.Struct, frozen=True):
     peak_memory_bytes: int
     device: str
     torch: str
+    energy: DeviceEnergy | None = None
 
 
 def rank_measure(measure: Measure) -> RankMeasure:
@@ -146,7 +154,16 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         serving=serving([rank.timed for rank in ranks], study.workload),
         stopped=ranks[0].stopped,
         message_times_s=message_times_s([rank.timed for rank in ranks], study.workload.messages),
+        energy_j=_energy_j([rank.energy for rank in ranks]),
     )
+
+
+def _energy_j(ranks: Sequence[DeviceEnergy | None]) -> float | None:
+    """Joules of all devices, each counted once; None where one is not known."""
+    known = [energy for energy in ranks if energy is not None]
+    if len(known) < len(ranks):
+        return None
+    return sum({energy.device: energy.joules for energy in known}.values())
 
 
 def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:

@@ -247,6 +247,8 @@ class Measurement:
     message_times_s: tuple[float, ...] = ()
     """Seconds that each of the workload's messages took, over its calls in a step: median over the
     steps of the slowest rank. Empty where several messages are not timed one by one."""
+    energy_j: float | None = None
+    """Joules that all devices used in the timed steps; None where NVML reports none."""
     beside_count: int = 0
     """Other trials that were measured on the same machine meanwhile."""
     imported: bool = False

@@ -34,6 +34,8 @@ from evaluator.rank.steps import (
     StepClock,
     Window,
     Work,
+    device_uuid,
+    energy_j,
     finite_losses,
     memory_budget,
     open_memory,
@@ -220,7 +222,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
         _join_group(context)
         work = entry(context)
         clock = StepClock(work, device=context.device, progress=progress)
-        warmup, timed, stopped = _steps(clock, job, open_gate(context.rank))
+        warmup, timed, stopped, energy = _steps(clock, context, open_gate(context.rank))
         peak_memory_bytes = memory.peak_bytes()
     document = {
         "rank": context.rank,
@@ -230,6 +232,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
         "losses": finite_losses(work),
         "tokens_per_step": clock.tokens_per_step,
         "peak_memory_bytes": peak_memory_bytes,
+        "energy": energy,
         "device": context.device_name,
         "torch": torch.__version__,
     }
@@ -261,13 +264,23 @@ def _records_shapes(job: AnyJob) -> bool:
 
 
 def _steps(
-    clock: StepClock, job: AnyJob, gate: Gate | None
-) -> tuple[list[Window], list[Window], Stop | None]:
-    """Steps to warm up, timed steps, and why there are not more of these."""
+    clock: StepClock, context: Context[AnyJob], gate: Gate | None
+) -> tuple[list[Window], list[Window], Stop | None, dict[str, object] | None]:
+    """Steps to warm up, timed steps, why there are not more, and the energy of the timed ones.
+
+    Between turns with other jobs the device works for them, so that its energy tells nothing.
+    """
+    measure, device = context.job.measure, context.device
     if gate is not None:
-        return *clock.take_turns(job.measure, gate), None
-    warmup = clock.run(Phase.WARMUP, job.measure.warmup_steps)
-    return warmup, *clock.sample(job.measure)
+        return *clock.take_turns(measure, gate), None, None
+    warmup = clock.run(Phase.WARMUP, measure.warmup_steps)
+    before_j = energy_j(device)
+    timed, stopped = clock.sample(measure)
+    after_j = energy_j(device)
+    if before_j is None or after_j is None:
+        return warmup, timed, stopped, None
+    used = {"device": device_uuid(device), "joules": after_j - before_j}
+    return warmup, timed, stopped, used
 
 
 def _join_group(context: Context[AnyJob]) -> None:

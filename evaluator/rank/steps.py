@@ -276,6 +276,28 @@ class DeviceMemory:
         return torch.cuda.max_memory_allocated(self._device)
 
 
+def energy_j(device: torch.device) -> float | None:
+    """Joules that a device used since its driver was loaded; None where NVML does not say."""
+    if device.type != "cuda":
+        return None
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    handle, used_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
+    failed = (
+        nvml.nvmlInit_v2()
+        or nvml.nvmlDeviceGetHandleByUUID(device_uuid(device).encode(), ctypes.byref(handle))
+        or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used_mj))
+    )
+    return None if failed else used_mj.value / 1e3
+
+
+def device_uuid(device: torch.device) -> str:
+    """The name of a CUDA device that no other has."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
+
+
 def open_memory(device: torch.device) -> HostMemory | DeviceMemory:
     """Start to count the memory of the device that this rank computes on."""
     return DeviceMemory(device) if device.type == "cuda" else HostMemory()

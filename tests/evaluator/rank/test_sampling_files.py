@@ -20,7 +20,7 @@ def steps(*times_ms: float) -> list[list[int]]:
 def read(study, tmp_path):
     """Reads what two ranks left: their times in ms and why they stopped."""
 
-    def read_files(*ranks, **measure):
+    def read_files(*ranks, energy=(None, None), **measure):
         for rank, (times_ms, stopped) in enumerate(ranks):
             document = {
                 "rank": rank,
@@ -32,6 +32,7 @@ def read(study, tmp_path):
                 "peak_memory_bytes": 1,
                 "device": "cpu",
                 "torch": "2",
+                "energy": energy[rank],
             }
             (tmp_path / f"rank{rank}.steps.json").write_text(json.dumps(document))
         exits = tuple(
@@ -118,3 +119,24 @@ def test_a_launch_is_not_believed_that_contradicts_itself(read, ranks, measure, 
     assert isinstance(failed, Failed)
     assert failed.kind is FailureKind.METRIC_ERROR
     assert failed.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("energy", "joules"),
+    [
+        ([{"device": "GPU-a", "joules": 3.0}, {"device": "GPU-b", "joules": 4.0}], 7.0),
+        ([{"device": "GPU-a", "joules": 3.0}, {"device": "GPU-a", "joules": 3.0}], 3.0),
+        ([{"device": "GPU-a", "joules": 3.0}, None], None),
+    ],
+)
+def test_the_energy_of_a_device_counts_once_and_not_where_one_is_unknown(read, energy, joules):
+    assert read(([1.0] * 5, None), ([1.0] * 5, None), energy=energy).energy_j == joules
+
+
+def test_an_energy_below_zero_is_not_believed(read):
+    below = {"device": "GPU-a", "joules": -1.0}
+
+    failed = read(([1.0] * 5, None), ([1.0] * 5, None), energy=(below, None))
+
+    assert isinstance(failed, Failed)
+    assert "rank0.steps.json: Expected `float` >= 0.0" in failed.message

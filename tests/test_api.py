@@ -15,7 +15,7 @@ from tests.support import records as testing
 
 HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'pydantic', 'typer'}"
 OWN = ["ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"]
-TIMES = ["message", "started_at", "ended_at"]
+TIMES = ["message", "started_at", "ended_at", "energy_per_step"]
 TRIALS = (
     testing.trial(0, 0.5, {"n": 1, "checkpointing": "full"}, author="seed"),
     testing.trial(1, testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE, "no")),

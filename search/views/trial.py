@@ -134,6 +134,15 @@ def _expected(trial: Trial, _: Reached) -> str | None:
     return None if found is None else f"{found.speedup:.2f} times as good as trial {found.over}"
 
 
+def _energy_per_step(trial: Trial, _: Reached) -> float | Absent | None:
+    if not isinstance(trial.outcome, Measured):
+        return None
+    measurement = trial.outcome.measurement
+    if measurement.energy_j is None:
+        return Absent("NVML reported no energy of its devices")
+    return measurement.energy_j / len(measurement.slowest_rank_s)
+
+
 LAUNCH: Final[Mapping[str, Callable[[Outcome], object]]] = {
     "status": lambda of: of.status,
     "failure_kind": lambda of: of.kind.value if isinstance(of, Failed) else None,
@@ -183,6 +192,7 @@ OUTCOME: Final = (
         lambda trial, _: [*trial.score.broken] if trial.score else [],
         "breaks a limit",
     ),
+    Fact("energy_per_step", _energy_per_step, "energy per step", unit="J"),
     _of_launch("metrics"),
     _of_launch("caveats", "caveat"),
 )

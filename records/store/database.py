@@ -18,6 +18,7 @@ from records.store.schema import SCHEMA_VERSION, create_tables
 
 DATABASE_NAME = DATABASE
 BUSY_S = 30
+_BUILD_CACHE_KIB = 256 << 10
 _PARTS = ("-wal", "-shm", "-journal", "")
 """Files of one database by the ends of their names, the database itself last."""
 
@@ -128,6 +129,8 @@ def open_database(root: Path) -> Database:
             db.relax()
             if not db.version:
                 create_tables(db.connection)
+            if not db.is_complete:  # else pages of its indexes are written many times
+                db.execute(f"PRAGMA cache_size=-{_BUILD_CACHE_KIB}")
         except BaseException:
             db.close()
             raise

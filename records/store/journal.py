@@ -16,7 +16,7 @@ from typing import BinaryIO, ClassVar, TypeAlias, get_args
 from zlib import crc32
 
 from records.codec import from_json, utc_now
-from records.errors import CodecError, StoreError
+from records.errors import StoreError
 from records.llm_exchange import ExchangeSummary
 from records.store.rows import ComputedMetric, SearchRun
 from records.study import Study
@@ -190,11 +190,16 @@ class JournalPosition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalLine:
-    """A line that is whole: an entry and its JSON; `end` is where the next one begins."""
+    """A line that is whole: the JSON of an entry; `end` is where the next one begins."""
 
-    entry: Entry
+    kind: str
     text: str
     end: JournalPosition
+
+    @property
+    def entry(self) -> Entry:
+        """The entry; raises `CodecError` for a text that is none."""
+        return from_json(KINDS[self.kind], self.text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,14 +333,13 @@ def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | D
                 is_torn = found in _TORN and not file.peek(1)
                 yield DamagedLine(line=at_line, start_byte=start_byte, why=found, is_torn=is_torn)
             else:
-                number, entry, text = found
+                number, kind, text = found
                 follows_damage = False
-                end = JournalPosition(number, file.tell())
-                yield JournalLine(entry=entry, text=text, end=end)
+                yield JournalLine(kind=kind, text=text, end=JournalPosition(number, file.tell()))
 
 
-def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry, str] | str:
-    """Number and entry of a line and the JSON of the entry, or why it has none."""
+def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, str, str] | str:
+    """Number, kind and JSON of the entry in a line, or why it has none."""
     if not raw.endswith(b"\n"):
         return _CUT_OFF
     body = raw[_OPENING_BYTES:-1]
@@ -350,8 +354,8 @@ def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, Entry,
             return f"it is number {number} and follows number {last}"
         if kind not in KINDS:
             return f"its kind {kind!r} was written by a newer cclsearch"
-        return number, from_json(KINDS[kind], text), text
-    except (ValueError, KeyError, TypeError, CodecError) as error:
+        return number, kind, text
+    except (ValueError, KeyError, TypeError) as error:
         return f"it is not an entry: {error}"
 
 

@@ -1,38 +1,28 @@
-"""The only writer of records: append entries to a journal and apply them to the database.
+"""The only writer of records: append entries to journals and apply them to the database.
 
 A change is committed when its line is in the journal of its study, on disk. One process writes at a
 time; if it is killed before the database has the change, the next process applies it.
 """
 
-import json
 import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, assert_never
-
-import msgspec
 
 from records.codec import to_json
-from records.errors import StoreError, WriterBusy
+from records.errors import CodecError, StoreError, WriterBusy
 from records.store.database import Database, rebuild_command
+from records.store.index import apply_entry
 from records.store.journal import (
     FOLDER,
     SUFFIX,
     DamagedLine,
     Entry,
-    FilesRemoved,
     JournalLine,
     JournalPosition,
-    MetricsComputed,
-    RepeatsFinished,
-    RunBegan,
-    StudyChanged,
     StudyCreated,
-    TrialBegun,
-    TrialFinished,
     append_line,
     journal_path,
     journal_size,
@@ -44,153 +34,6 @@ from records.store.journal import (
     write_whole,
 )
 from records.store.locks import hold_writer
-from records.store.rows import PendingTrial, Row
-from records.trial import Failed, Measured, Repeat, Trial
-
-
-class _FinishedText(msgspec.Struct):
-    """The JSON of a finished trial, which the table holds as the journal does."""
-
-    trial: msgspec.Raw
-
-
-def apply_entry(db: Database, study_id: str, entry: Entry, text: str) -> None:
-    """Apply an entry, whose JSON is `text`, to the tables, in a transaction of the caller."""
-    match entry:
-        case StudyCreated():
-            _create(db, study_id, entry)
-        case StudyChanged():
-            study = None if entry.study is None else to_json(entry.study)
-            _change(db, study_id, status=entry.status, summary=entry.summary, study=study)
-        case RunBegan():
-            _change(db, study_id, status="running")
-            _insert(db, "runs", {"study_id": study_id, "run": to_json(entry.run)})
-        case TrialBegun():
-            _begin(db, study_id, entry)
-        case TrialFinished():
-            _finish(db, study_id, entry.trial, text)
-        case RepeatsFinished():
-            _repeat(db, study_id, entry.repeats)
-        case FilesRemoved():
-            _remove_files(db, study_id, entry)
-        case MetricsComputed():
-            _compute(db, study_id, entry)
-        case _:
-            assert_never(entry)
-
-
-def _create(db: Database, study_id: str, entry: StudyCreated) -> None:
-    study = entry.study
-    row = {
-        "id": study_id,
-        "name": study.name,
-        "objective": study.objective.expression,
-        "strategy": study.strategy,
-        "status": entry.status,
-        "created_at": entry.created_at,
-        "version": entry.version,
-        "study": to_json(study),
-    }
-    _insert(db, "studies", row)
-
-
-def _change(db: Database, study_id: str, **changes: str | None) -> None:
-    for column, value in changes.items():
-        if value is not None:
-            db.execute(f"update studies set {column} = ? where id = ?", [value, study_id])
-
-
-def _count(db: Database, study_id: str, **counts: int) -> None:
-    changes = ", ".join(f"{column} = {column} + ?" for column in counts)
-    db.execute(f"update studies set {changes} where id = ?", [*counts.values(), study_id])
-
-
-def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
-    place: Row = {"study_id": study_id, "ordinal": entry.ordinal}
-    if entry.exchange_summary is not None:
-        columns = asdict(entry.exchange_summary)
-        _insert(db, "exchanges", {**place, **columns.pop("usage"), **columns})
-    pending = PendingTrial(
-        ordinal=entry.ordinal,
-        policy=entry.policy,
-        started_at=entry.started_at,
-        exchange=entry.exchange,
-    )
-    _insert(db, "pending_trials", {**place, "pending": to_json(pending)})
-
-
-def _finish(db: Database, study_id: str, trial: Trial, text: str) -> None:
-    place: Row = {"study_id": study_id, "ordinal": trial.ordinal}
-    whole = bytes(msgspec.json.decode(text, type=_FinishedText).trial).decode()
-    _insert(db, "trials", {**place, **_trial_columns(trial), "trial": whole})
-    for metric in trial.outcome.metrics if isinstance(trial.outcome, Measured) else ():
-        values = {"value": metric.value, "unit": metric.unit, "version": metric.version}
-        _insert(db, "metrics", {**place, "name": metric.name, **values})
-    for artifact in trial.outcome.artifacts:
-        _insert(db, "artifacts", {**place, **asdict(artifact)})
-    db.execute("delete from pending_trials where study_id = ? and ordinal = ?", [*place.values()])
-    _count(
-        db,
-        study_id,
-        trial_count=1,
-        measured_count=trial.score is not None,
-        launch_count=trial.attempts if trial.reached_launch else 0,
-    )
-
-
-def _trial_columns(trial: Trial) -> dict[str, object]:
-    """What SQL filters, sorts or shows of a trial."""
-    score = trial.score
-    failure = trial.outcome if isinstance(trial.outcome, Failed) else None
-    return {
-        "status": trial.outcome.status,
-        "score_value": score.value if score else None,
-        "score_unit": score.unit if score else None,
-        "score_cost": score.cost if score else None,
-        "score_broken": json.dumps(score.broken) if score else None,
-        "failure_kind": failure.kind.value if failure else None,
-        "failure_stage": failure.stage.value if failure else None,
-        "message": failure.message if failure else None,
-        "config": json.dumps(dict(trial.config.values)) if trial.config else None,
-        "policy_digest": trial.policy.digest,
-        "author": trial.policy.author,
-        "rationale": trial.policy.rationale,
-        "attempts": trial.attempts,
-        "started_at": trial.started_at,
-        "ended_at": trial.ended_at,
-    }
-
-
-def _repeat(db: Database, study_id: str, repeats: Sequence[Repeat]) -> None:
-    for repeat in repeats:
-        place = {"series": repeat.series, "round": repeat.round, "ordinal": repeat.ordinal}
-        _insert(db, "repeats", {"study_id": study_id, **place, "repeat": to_json(repeat)})
-    _count(db, study_id, repeat_count=len(repeats), launch_count=len(repeats))
-
-
-def _compute(db: Database, study_id: str, entry: MetricsComputed) -> None:
-    for ordinal, metrics in entry.metrics.items():
-        for metric in metrics:
-            row = {"study_id": study_id, "ordinal": ordinal, **asdict(metric)}
-            _insert(db, "computed_metrics", row, "replace")
-
-
-def _remove_files(db: Database, study_id: str, entry: FilesRemoved) -> None:
-    removal = {"study_id": study_id, "removed_at": entry.removed_at, "rule": entry.rule}
-    for digest in entry.digests:
-        _insert(db, "removed_files", {**removal, "digest": digest}, "replace")
-
-
-def _insert(
-    db: Database,
-    table: str,
-    row: Mapping[str, object],
-    verb: Literal["insert", "replace"] = "insert",
-) -> None:
-    """Insert one row; equal columns give equal SQL, which SQLite has prepared already."""
-    places = ", ".join("?" * len(row))
-    db.execute(f"{verb} into {table} ({', '.join(row)}) values ({places})", list(row.values()))
-
 
 REPORT_EVERY_S = 5.0
 _SHOWN_IDS = 3
@@ -249,7 +92,7 @@ class StoreWriter:
             line = to_line(entry.kind, start.entry_count + 1, text)
             end = JournalPosition(start.entry_count + 1, start.byte_count + len(line))
             with self._db.atomic():
-                apply_entry(self._db, study_id, entry, text)  # first: it may be refused
+                apply_entry(self._db, study_id, entry.kind, text)  # first: it may be refused
                 self._save_position(study_id, end)
                 append_line(path, line)
 
@@ -268,7 +111,7 @@ class StoreWriter:
             if (number == 1) != isinstance(entry, StudyCreated):
                 raise StoreError(f"entry {number} of study {study_id} is {entry.kind}")
             text = to_json(entry)
-            apply_entry(self._db, study_id, entry, text)
+            apply_entry(self._db, study_id, entry.kind, text)
             yield to_line(entry.kind, number, text)
 
     def catch_up(self, study_id: str) -> None:
@@ -360,12 +203,12 @@ class StoreWriter:
 
     def _refusal(self, study_id: str, line: JournalLine, after: JournalPosition) -> str | None:
         """Apply a line, or return why it cannot be used."""
-        if not after.entry_count and not isinstance(line.entry, StudyCreated):
+        if not after.entry_count and line.kind != StudyCreated.kind:
             return "the line that creates the study is lost"
         try:
             with self._db.atomic():
-                apply_entry(self._db, study_id, line.entry, line.text)
-        except (sqlite3.IntegrityError, OverflowError) as error:
+                apply_entry(self._db, study_id, line.kind, line.text)
+        except (sqlite3.IntegrityError, OverflowError, CodecError) as error:
             return str(error)
         return None
 

@@ -28,6 +28,7 @@ from records.files import check_value_count
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
 from records.store.database import Database
+from records.store.index import apply_entry
 from records.store.journal import (
     KINDS,
     Entry,
@@ -39,7 +40,6 @@ from records.store.journal import (
     journal_path,
 )
 from records.store.schema import create_tables
-from records.store.writer import apply_entry
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
 
@@ -316,7 +316,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
         create_tables(tried.connection)
         with tried.atomic():
             for entry in entries:
-                apply_entry(tried, study_id, entry, to_json(entry))
+                apply_entry(tried, study_id, entry.kind, to_json(entry))
     except (sqlite3.Error, OverflowError, ValueError) as error:
         raise StudyError(f"{path}: its records contradict each other: {error}") from error
     finally:

@@ -1,6 +1,7 @@
 """What is on record of trials that are measured at once, in whatever order they end."""
 
 import io
+import re
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
@@ -129,7 +130,7 @@ def test_a_trial_that_has_not_ended_is_not_mistaken_for_a_later_one(tabular, ccl
 
     assert (shown[0].code, shown[1].code) == (2, 0)
     assert "has no trial 1; it has 2" in shown[0].err
-    assert "knob trial 2 n 2" in " ".join(shown[1].out.split())
+    assert re.search(r"^  n +2\b", shown[1].out, re.MULTILINE)
 
 
 def test_an_interruption_stops_what_runs_beside(tabular):

@@ -5,48 +5,54 @@ the database read the views: they have plain names and a unit in each number's n
 """
 
 import sqlite3
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 
 SCHEMA_VERSION = 2
 """Increase it with every change of this file: databases of another version are built again."""
-_TABLES = """
-create table studies (
-    id text primary key, name text, objective text, strategy text, status text, created_at text,
-    version text, study text, summary text, trial_count integer not null default 0,
-    measured_count integer not null default 0, launch_count integer not null default 0,
-    repeat_count integer not null default 0);
-create table journals (study_id text primary key, entry_count integer, byte_count integer);
-create table runs (study_id text references studies, run text);
-create table pending_trials (
-    study_id text references studies, ordinal integer, pending text,
-    primary key (study_id, ordinal));
-create table trials (
-    study_id text references studies, ordinal integer, status text, score_value real,
-    score_unit text, score_cost real, score_broken text, failure_kind text, failure_stage text,
-    message text, config text, policy_digest text, author text, rationale text, attempts integer,
-    started_at text, ended_at text, trial text, primary key (study_id, ordinal));
-create table metrics (
-    study_id text references studies, ordinal integer, name text, value real, unit text,
-    version integer, primary key (study_id, ordinal, name));
-create table computed_metrics (
-    study_id text references studies, ordinal integer, name text, value real, unit text,
-    version integer, absent text, better text, definition text, computed_at text,
-    primary key (study_id, ordinal, name, version));
-create table artifacts (
-    study_id text references studies, ordinal integer, name text, digest text, size_bytes integer,
-    primary key (study_id, ordinal, name));
-create table removed_files (
-    study_id text references studies, digest text, removed_at text, rule text,
-    primary key (study_id, digest));
-create table repeats (
-    study_id text references studies, series integer, round integer, ordinal integer, repeat text,
-    primary key (study_id, series, round, ordinal));
-create table exchanges (
-    study_id text references studies, ordinal integer, digest text, model text, result text,
-    input_tokens integer, output_tokens integer, cache_read_tokens integer,
-    cache_write_tokens integer, latency_s real, request_count integer,
-    primary key (study_id, ordinal));
-"""
+_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "studies": (
+        "id name objective strategy status created_at version study summary"
+        " trial_count measured_count launch_count repeat_count",
+        ("id",),
+    ),
+    "journals": ("study_id entry_count byte_count", ("study_id",)),
+    "runs": ("study_id run", ()),
+    "pending_trials": ("study_id ordinal pending", ("study_id", "ordinal")),
+    "trials": (
+        "study_id ordinal status score_value score_unit score_cost score_broken failure_kind"
+        " failure_stage message config policy_digest author rationale attempts started_at ended_at"
+        " trial",
+        ("study_id", "ordinal"),
+    ),
+    "metrics": ("study_id ordinal name value unit version", ("study_id", "ordinal", "name")),
+    "computed_metrics": (
+        "study_id ordinal name value unit version absent better definition computed_at",
+        ("study_id", "ordinal", "name", "version"),
+    ),
+    "artifacts": ("study_id ordinal name digest size_bytes", ("study_id", "ordinal", "name")),
+    "removed_files": ("study_id digest removed_at rule", ("study_id", "digest")),
+    "repeats": (
+        "study_id series round ordinal repeat",
+        ("study_id", "series", "round", "ordinal"),
+    ),
+    "exchanges": (
+        "study_id ordinal digest model result input_tokens output_tokens cache_read_tokens"
+        " cache_write_tokens latency_s request_count",
+        ("study_id", "ordinal"),
+    ),
+}
+"""Columns and primary key of each table."""
+_COUNTS = ("trial_count", "measured_count", "launch_count", "repeat_count")
+_NUMBERS: Mapping[str, type] = {
+    **dict.fromkeys((*_COUNTS, "entry_count", "byte_count", "request_count", "size_bytes"), int),
+    **dict.fromkeys(("ordinal", "series", "round", "attempts"), int),
+    **dict.fromkeys((f"{kind}_tokens" for kind in ("input", "output")), int),
+    **dict.fromkeys((f"cache_{kind}_tokens" for kind in ("read", "write")), int),
+    **dict.fromkeys(("score_value", "score_cost", "value", "latency_s"), float),
+}
+"""Columns that are not text; `version` is an integer too, except that of a study."""
 ADMISSIBLE = "score_cost is not null and coalesce(score_broken, '[]') = '[]'"
 """Which trials may be best; the same text as in the index, so that SQLite uses it."""
 
@@ -113,10 +119,34 @@ _NEWEST_METRICS = (
 
 def create_tables(connection: sqlite3.Connection) -> None:
     """Create the tables of an empty database, which is marked as not complete."""
-    views = {"newest_metrics": _NEWEST_METRICS, **VIEWS}
-    statements = (
-        *(f"create index {index};" for index in _INDEXES),
-        *(f"create view {name} as {select};" for name, select in views.items()),
-        f"pragma user_version = -{SCHEMA_VERSION};",
-    )
-    connection.executescript(f"begin; {_TABLES} {' '.join(statements)} commit;")
+    db = _sqlite_utils().Database(connection)
+    with db.atomic():  # one wait for the disk, not one for each table
+        for name, (columns, key) in _TABLES.items():
+            is_study = name == "studies"
+            types = _NUMBERS if is_study else {**_NUMBERS, "version": int}
+            belongs = "study_id" in columns and name != "journals"
+            db.table(name).create(
+                {column: types.get(column, str) for column in columns.split()},
+                pk=key[0] if len(key) == 1 else key or None,
+                foreign_keys=[("study_id", "studies", "id")] if belongs else [],
+                not_null=_COUNTS if is_study else (),
+                defaults=dict.fromkeys(_COUNTS, 0) if is_study else {},
+            )
+        for index in _INDEXES:
+            db.execute(f"create index {index}")
+        for name, select in {"newest_metrics": _NEWEST_METRICS, **VIEWS}.items():
+            db.create_view(name, select)
+        db.execute(f"pragma user_version = -{SCHEMA_VERSION}")
+
+
+def _sqlite_utils() -> ModuleType:
+    """Import sqlite_utils without pandas and numpy, which load slowly and are not needed here."""
+    hidden = [name for name in ("numpy", "pandas") if name not in sys.modules]
+    for name in hidden:
+        sys.modules[name] = None  # type: ignore[assignment]  # how Python marks a module absent
+    try:
+        import sqlite_utils
+    finally:
+        for name in hidden:
+            del sys.modules[name]
+    return sqlite_utils

@@ -268,7 +268,7 @@ def _steps(
 ) -> tuple[list[Window], list[Window], Stop | None, dict[str, object] | None]:
     """Steps to warm up, timed steps, why there are not more, and the energy of the timed ones.
 
-    Between turns with other jobs the device works for them, so that its energy tells nothing.
+    A job that takes turns has no energy: between its turns the device works for other jobs.
     """
     measure, device = context.job.measure, context.device
     if gate is not None:

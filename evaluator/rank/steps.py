@@ -280,16 +280,16 @@ def energy_j(device: torch.device) -> float | None:
     """Joules that a device used since its driver was loaded; None where NVML does not say."""
     if device.type != "cuda":
         return None
+    handle, used_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
+        failed = (
+            nvml.nvmlInit_v2()
+            or nvml.nvmlDeviceGetHandleByUUID(device_uuid(device).encode(), ctypes.byref(handle))
+            or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used_mj))
+        )
+    except (OSError, AttributeError):  # no NVML, one without these calls, or a torch without `uuid`
         return None
-    handle, used_mj = ctypes.c_void_p(), ctypes.c_ulonglong()
-    failed = (
-        nvml.nvmlInit_v2()
-        or nvml.nvmlDeviceGetHandleByUUID(device_uuid(device).encode(), ctypes.byref(handle))
-        or nvml.nvmlDeviceGetTotalEnergyConsumption(handle, ctypes.byref(used_mj))
-    )
     return None if failed else used_mj.value / 1e3
 
 

@@ -1,6 +1,7 @@
 import json
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,7 +9,19 @@ import torch.distributed as dist
 
 from evaluator.rank.job import Measure
 from evaluator.rank.protocol import Phase, Progress, progress_name
-from evaluator.rank.steps import LossError, StepClock, UnequalStepsError, finite_losses
+from evaluator.rank.steps import (
+    LossError,
+    StepClock,
+    UnequalStepsError,
+    energy_j,
+    finite_losses,
+)
+
+SUCCEEDS = SimpleNamespace(
+    nvmlInit_v2=lambda: 0,
+    nvmlDeviceGetHandleByUUID=lambda *_: 0,
+    nvmlDeviceGetTotalEnergyConsumption=lambda *_: 0,
+)
 
 
 class CountedWork:
@@ -133,3 +146,22 @@ def test_losses_are_kept_as_they_are():
     work.losses = [6.0, 5.5]
 
     assert finite_losses(work) == [6.0, 5.5]
+
+
+@pytest.mark.parametrize(
+    ("library", "uuid"),
+    [(OSError("no such library"), "a"), (SimpleNamespace(), "a"), (SUCCEEDS, None)],
+    ids=["no library", "no such call", "a torch without the name of a device"],
+)
+def test_a_device_whose_energy_cannot_be_read_has_none(library, uuid, monkeypatch):
+    def load(_):
+        if isinstance(library, OSError):
+            raise library
+        return library
+
+    named = SimpleNamespace() if uuid is None else SimpleNamespace(uuid=uuid)
+    monkeypatch.setattr("ctypes.CDLL", load)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: named)
+
+    assert energy_j(torch.device("cuda")) is None
+    assert energy_j(torch.device("cpu")) is None

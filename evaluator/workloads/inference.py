@@ -20,7 +20,6 @@ from torch.profiler import record_function
 from evaluator.rank.job import Job, JobError
 from evaluator.rank.main import RankContext
 from evaluator.rank.steps import MarkedWork
-from evaluator.workloads.layout import Layout, open_layout
 from evaluator.workloads.model import (
     DTYPES,
     INIT_DEVIATION,
@@ -31,7 +30,11 @@ from evaluator.workloads.model import (
     Stage,
     build_decoder,
 )
-from evaluator.workloads.tensor_parallel import apply_inference_tensor_parallel
+from evaluator.workloads.parallelize import (
+    Layout,
+    apply_inference_tensor_parallel,
+    open_layout,
+)
 from evaluator.workloads.training import Batches
 
 _SHARPNESS = 4.0

@@ -1,25 +1,355 @@
-"""Apply all parallelisms to one stage of the model, in order, and activation checkpointing."""
+"""The ranks as a grid, and every parallelism applied to one stage of the model, in order.
 
+Training uses distributed tensors for tensor parallelism, and may cut the sequence too between the
+matrices. Inference uses plain slices joined by collectives: decoding is many small operations, for
+which distributed tensors would take longer than the operations themselves. Experts are cut along
+the tp axis, dealt out along ep, copied along the rest.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 
 import torch
-from torch import nn
+import torch.distributed as dist
+from torch import Tensor, nn
 from torch._inductor import config as inductor
 from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_tensor,
+)
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 from evaluator.rank.job import Checkpointing, CommHook, Config, Reduction
+from evaluator.rank.steps import require_room_for_groups
 from evaluator.workloads.context_parallel import open_attention
-from evaluator.workloads.expert_parallel import apply_expert_data_parallel, apply_expert_parallel
-from evaluator.workloads.layout import Layout
-from evaluator.workloads.model import Attention, Decoder
-from evaluator.workloads.tensor_parallel import apply_tensor_parallel
+from evaluator.workloads.model import (
+    Attention,
+    Block,
+    Decoder,
+    ExpertLayer,
+    Experts,
+    FeedForward,
+    RoutedExperts,
+)
+
+_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+"""Outermost first: neighbours in rank share the axis that talks most."""
+_JOINED_GROUPS = 4
+"""The most groups that are made of axes that are joined or divided again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which ranks work together on what, seen from this rank."""
+
+    mesh: DeviceMesh | None
+    """`None` on a single rank. An axis of one rank is left out: it would cost a group."""
+
+    experts: DeviceMesh | None = None
+    """The shards and the context once more, as `expert_copies` of groups (`ep`) that hold each
+    expert once; `None` if every rank holds all experts."""
+
+    def axis(self, name: str) -> DeviceMesh | None:
+        """The ranks along an axis through this rank; `None` if the axis is not in use."""
+        for mesh in (self.mesh, self.experts):
+            if mesh is not None and name in (mesh.mesh_dim_names or ()):
+                return mesh[name]
+        return None
+
+    def joined(self, *names: str) -> DeviceMesh | None:
+        """The ranks along several axes as one axis; `None` if none of them is in use.
+
+        Every rank must call it, for it connects them on first use.
+        """
+        used = tuple(name for name in names if name in self._names)
+        if self.mesh is None or not used:
+            return None
+        return self.mesh[used]._flatten() if len(used) > 1 else self.mesh[used[0]]
+
+    def place(self, name: str) -> int:
+        """Return this rank's number along an axis."""
+        axis = self.axis(name)
+        return 0 if axis is None else axis.get_local_rank()
+
+    def mean(self, losses: Sequence[Tensor], *names: str) -> list[float]:
+        """Average what the ranks along these axes computed, if anything; each must call it."""
+        if not losses:
+            return []
+        means = torch.stack(list(losses))
+        for axis in filter(None, map(self.axis, names)):
+            dist.all_reduce(means, group=axis.get_group())
+            means /= axis.size()
+        values: list[float] = means.tolist()
+        return values
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return () if self.mesh is None else self.mesh.mesh_dim_names or ()
+
+
+def open_layout(config: Config, device: torch.device) -> Layout:
+    """Connect the ranks along every axis in use; every rank must call it."""
+    sizes = {name: getattr(config, name) for name in _AXES}
+    used = tuple(name for name in _AXES if sizes[name] > 1)
+    if not used:
+        return Layout(None)
+    if len(used) > 1:
+        require_room_for_groups(len(used) + _JOINED_GROUPS)
+    layout = Layout(
+        init_device_mesh(device.type, tuple(sizes[name] for name in used), mesh_dim_names=used)
+    )
+    shards = layout.joined("dp_shard", "cp")
+    if config.ep == 1 or shards is None:
+        return layout
+    return replace(layout, experts=_group_experts(shards, config.ep))
+
+
+def _group_experts(shards: DeviceMesh, ep: int) -> DeviceMesh:
+    sizes = {"expert_copies": shards.size() // ep, "ep": ep}
+    used = tuple(name for name in sizes if sizes[name] > 1)
+    return shards._unflatten(0, tuple(sizes[name] for name in used), used)
+
+
+def parallelize(model: Decoder, config: Config, layout: Layout) -> nn.Module:
+    """Turn a whole stage, on its device, into this rank's share of it.
+
+    Each transformation wraps what the one before it left: compilation must see recomputation and
+    cut tensors, and the exchange of gradients must see compiled blocks.
+    """
+    tp = layout.axis("tp")
+    if tp is not None:
+        apply_tensor_parallel(model, config, tp)
+    attend = open_attention(config, layout.axis("cp"))
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.attend = attend
+    peers = layout.axis("ep")
+    if peers is not None:
+        apply_expert_parallel(model, peers)
+    apply_checkpointing(model, config.activation_checkpointing)
+    if config.compile:
+        # A pool of compilers for each rank would crowd the machine.
+        inductor.compile_threads = config.threads_per_rank
+        for block in model.blocks:
+            block.compile()
+    return apply_data_parallel(model, config, layout)
+
+
+Plan = dict[str, ParallelStyle]
+
+
+def apply_tensor_parallel(model: Decoder, config: Config, tp: DeviceMesh) -> None:
+    """Cut a stage's parameters, so that each rank computes with some heads and some columns.
+
+    With sequence parallelism each rank holds a part of the sequence between the cut layers;
+    with loss parallelism the logits stay cut along the vocabulary.
+    """
+    between = Shard(1) if config.sequence_parallel else Replicate()
+    outer: Plan = {}
+    if model.embedding is not None:
+        outer["embedding"] = RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+    if model.head is not None:
+        logits = Shard(-1) if config.loss_parallel else Replicate()
+        outer["head"] = ColwiseParallel(input_layouts=between, output_layouts=logits)
+        if config.sequence_parallel:
+            outer["norm"] = SequenceParallel()
+    parallelize_module(model, tp, outer)
+    for block in model.blocks:
+        layer = block.feed_forward
+        feed_forward = (
+            expert_plan(layer, between) if isinstance(layer, ExpertLayer) else _dense_plan(between)
+        )
+        parallelize_module(block, tp, _block_plan(between, config.sequence_parallel) | feed_forward)
+
+
+def _block_plan(between: Shard | Replicate, sequence_parallel: bool) -> Plan:
+    plan: Plan = {
+        "attention": _gather(between),
+        "attention.query": ColwiseParallel(),
+        "attention.key": ColwiseParallel(),
+        "attention.value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(output_layouts=between),
+    }
+    if sequence_parallel:
+        plan |= {"attention_norm": SequenceParallel(), "feed_forward_norm": SequenceParallel()}
+    return plan
+
+
+def _dense_plan(between: Shard | Replicate) -> Plan:
+    return {
+        "feed_forward": _gather(between),
+        "feed_forward.gate": ColwiseParallel(),
+        "feed_forward.up": ColwiseParallel(),
+        "feed_forward.down": RowwiseParallel(output_layouts=between),
+    }
+
+
+def _gather(between: Shard | Replicate) -> PrepareModuleInput:
+    return PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
+
+
+_OUTPUTS, _INPUTS = -2, -1
+"""Dimensions of a linear layer's matrix, and of those of experts on a stack."""
+
+
+def apply_inference_tensor_parallel(model: Decoder, tp: DeviceMesh) -> None:
+    """Cut a whole model, so that each rank computes with some heads and some columns."""
+    if model.embedding is not None:
+        _cut(model.embedding.weight, -1, tp)  # a token's vector, not the vocabulary
+        model.embedding.register_forward_hook(partial(_slices_gather, tp))
+    if model.head is not None:
+        _cut(model.head.weight, _OUTPUTS, tp)
+        model.head.register_forward_hook(partial(_slices_gather, tp))
+    for part in model.modules():
+        match part:
+            case Attention(query=query, key=key, value=value, output=output):
+                _cut_pair((query.weight, key.weight, value.weight), output.weight, tp)
+            case FeedForward(gate=gate, up=up, down=down):
+                _cut_pair((gate.weight, up.weight), down.weight, tp)
+            case Experts(gate=gate, up=up, down=down):
+                _cut_pair((gate, up), down, tp)
+            case Block(attention=attention, feed_forward=feed_forward):
+                attention.register_forward_hook(partial(_add_up, tp))
+                feed_forward.register_forward_hook(partial(_add_up, tp))
+
+
+def _cut_pair(inner: Sequence[Tensor], outer: Tensor, tp: DeviceMesh) -> None:
+    """Cut matrices that follow each other, so that no rank needs another's part in between."""
+    for matrix in inner:
+        _cut(matrix, _OUTPUTS, tp)
+    _cut(outer, _INPUTS, tp)
+
+
+def _cut(matrix: Tensor, dimension: int, tp: DeviceMesh) -> None:
+    """Keep this rank's even part, in separate memory so that the whole can go."""
+    matrix.data = matrix.data.chunk(tp.size(), dimension)[tp.get_local_rank()].clone()
+
+
+def _add_up(tp: DeviceMesh, module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001 - a hook
+    """Turn what this rank's heads or columns contribute into the whole."""
+    dist.all_reduce(output, group=tp.get_group())
+    return output
+
+
+def _slices_gather(tp: DeviceMesh, module: nn.Module, inputs: object, output: Tensor) -> Tensor:  # noqa: ARG001 - a hook
+    """Turn some columns of the output into all of them."""
+    parts = [torch.empty_like(output) for _ in range(tp.size())]
+    dist.all_gather(parts, output, group=tp.get_group())
+    return torch.cat(parts, dim=-1)
+
+
+class SliceExperts(ParallelStyle):
+    """Cuts every routed expert along its inner columns; all slices route the same tokens."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, RoutedExperts)
+        _distribute(module.router, device_mesh, weight=Replicate())
+        _distribute(module.experts, device_mesh, gate=Shard(1), up=Shard(1), down=Shard(2))
+        module.register_forward_pre_hook(_take_whole_tokens)
+        return module
+
+
+def expert_plan(layer: ExpertLayer, between: Placement) -> dict[str, ParallelStyle]:
+    """Return a block's plan for the layer, between layers that leave hidden states so placed.
+
+    Routed and shared experts each give a part of the sum, which is exchanged once.
+    """
+    plan: dict[str, ParallelStyle] = {
+        "feed_forward": PrepareModuleInputOutput(
+            input_layouts=(between,),
+            desired_input_layouts=(Replicate(),),
+            output_layouts=(Partial(),),
+            desired_output_layouts=(between,),
+        ),
+        "feed_forward.routed": SliceExperts(),
+    }
+    if layer.shared is not None:
+        plan |= {
+            "feed_forward.shared.gate": ColwiseParallel(),
+            "feed_forward.shared.up": ColwiseParallel(),
+            "feed_forward.shared.down": RowwiseParallel(output_layouts=Partial()),
+        }
+    return plan
+
+
+def apply_expert_parallel(model: nn.Module, peers: DeviceMesh) -> None:
+    """Leave each of the peers an equal share of consecutive experts in every layer."""
+    for experts in _experts(model):
+        for name, weight in list(experts.named_parameters()):
+            experts.register_parameter(name, nn.Parameter(_deal(weight, peers)))
+        experts.peers = peers.get_group()
+
+
+def apply_expert_data_parallel(
+    model: nn.Module, config: Config, layout: Layout, policy: MixedPrecisionPolicy, *, reshard: bool
+) -> set[nn.Parameter]:
+    """Connect dealt experts with their copies on other ranks, as the rest of the model is.
+
+    Returns the parameters of which there are no copies: what wraps the model must ignore them.
+    """
+    if layout.experts is None:
+        return set()
+    meshes = [layout.axis("dp_replicate"), layout.axis("expert_copies")]
+    used = [mesh for mesh in meshes if mesh is not None]
+    if not used:
+        return {weight for experts in _experts(model) for weight in experts.parameters()}
+    mesh = used[0] if len(used) == 1 else DeviceMesh._concatenate(used)
+    if config.dp_shard > 1 and layout.axis("expert_copies") is not None:
+        for experts in _experts(model):
+            fully_shard(experts, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+        return set()
+    copies = mesh if mesh.ndim == 1 else mesh._flatten()
+    for experts in _experts(model):
+        replicate(experts, mesh=copies, mp_policy=policy)
+    return set()
+
+
+def _experts(model: nn.Module) -> list[Experts]:
+    return [module for module in model.modules() if isinstance(module, Experts)]
+
+
+def _distribute(module: nn.Module, mesh: DeviceMesh, **placements: Placement) -> None:
+    for name, placement in placements.items():
+        whole = module.get_parameter(name)
+        spread = distribute_tensor(whole, mesh, [placement])
+        module.register_parameter(name, nn.Parameter(spread))
+
+
+def _take_whole_tokens(_: nn.Module, inputs: tuple[DTensor]) -> tuple[Tensor]:
+    """Every slice sees all tokens and gives a part of their gradient."""
+    return (inputs[0].to_local(grad_placements=[Partial()]),)
+
+
+def _deal(weight: Tensor, peers: DeviceMesh) -> DTensor:
+    """Return the consecutive experts of this rank, of stacked ones that may be slices already."""
+    slices = [weight.device_mesh] if isinstance(weight, DTensor) else []
+    placements = weight.placements if isinstance(weight, DTensor) else ()
+    local = weight.to_local() if isinstance(weight, DTensor) else weight
+    own = local.detach().chunk(peers.size())[peers.get_local_rank()].clone()
+    mesh = DeviceMesh._concatenate([peers, *slices]) if slices else peers
+    return DTensor.from_local(own, mesh, [Shard(0), *placements], run_check=False)
+
 
 _REDUCTIONS = {
     Reduction.PARAMETER: None,
@@ -141,28 +471,3 @@ def apply_checkpointing(model: Decoder, checkpointing: Checkpointing) -> None:
         wrap = partial(wrap, context_fn=keep)
     for i, block in enumerate(model.blocks):
         model.blocks[i] = wrap(block)
-
-
-def parallelize(model: Decoder, config: Config, layout: Layout) -> nn.Module:
-    """Turn a whole stage, on its device, into this rank's share of it.
-
-    Each transformation wraps what the one before it left: compilation must see recomputation and
-    cut tensors, and the exchange of gradients must see compiled blocks.
-    """
-    tp = layout.axis("tp")
-    if tp is not None:
-        apply_tensor_parallel(model, config, tp)
-    attend = open_attention(config, layout.axis("cp"))
-    for module in model.modules():
-        if isinstance(module, Attention):
-            module.attend = attend
-    peers = layout.axis("ep")
-    if peers is not None:
-        apply_expert_parallel(model, peers)
-    apply_checkpointing(model, config.activation_checkpointing)
-    if config.compile:
-        # A pool of compilers for each rank would crowd the machine.
-        inductor.compile_threads = config.threads_per_rank
-        for block in model.blocks:
-            block.compile()
-    return apply_data_parallel(model, config, layout)

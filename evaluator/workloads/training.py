@@ -29,9 +29,8 @@ from evaluator.rank.job import Config, Job, JobError, OptimizerLoop, Schedule, W
 from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads.context_parallel import own_positions
-from evaluator.workloads.layout import Layout, open_layout
 from evaluator.workloads.model import DTYPES, MicroBatchLoss, Stage, build_decoder
-from evaluator.workloads.parallelize import parallelize
+from evaluator.workloads.parallelize import Layout, open_layout, parallelize
 
 
 class Accumulation:

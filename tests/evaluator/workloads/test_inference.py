@@ -18,7 +18,7 @@ from evaluator.rank.main import RankContext
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.samples import TOLERANCE, other_work
 from evaluator.workloads.inference import Inference, open_model, serve
-from evaluator.workloads.layout import Layout
+from evaluator.workloads.parallelize import Layout
 from records.study import Objective, Study
 from records.trial import Config, Measured, Measurement
 

@@ -12,8 +12,11 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from evaluator.failures.logs import (
+    KILLED,
+    TOO_LARGE,
     Finding,
     RankError,
+    Weight,
     elastic_findings,
     last_line,
     log_text,
@@ -26,7 +29,6 @@ from evaluator.failures.logs import (
     stuck_places,
     weightiest,
 )
-from evaluator.failures.texts import KILLED, TOO_LARGE, Weight
 from evaluator.ports import JobResult, LastHeartbeat, RankExit
 from evaluator.rank.protocol import COMMAND_LOG, error_name
 from records.machine import RankEnd

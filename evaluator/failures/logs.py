@@ -1,5 +1,8 @@
 """Errors in the logs, error files and stacks of a failed job: which rank's, what, and where.
 
+What texts mean, from pattern to failure kind and why, is listed in `texts.toml`. A text that no
+rule matches means nothing here; an exception without a rule is a crash.
+
 A log may be of one rank or of many together, with any launcher's lines around it, and of any
 length; it was written by a job under test. Error files are ours, or those that torchrun makes user
 programs write. Stacks are those of faulthandler and py-spy: the innermost call, and the line of
@@ -11,18 +14,82 @@ import re
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
+from importlib.resources import files
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from evaluator.failures.texts import TextRule, Weight, meaning, memory_asked
 from evaluator.samples import RANK_FILE_LIMITS
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
+from records.expression import format_bytes
 from records.trial import FailureKind
 
 T = TypeVar("T")
+
+
+class Weight(StrEnum):
+    """How much a text says about why a job failed."""
+
+    CAUSE = "cause"  # what went wrong
+    SYMPTOM = "symptom"  # another process was lost or waited for: its cause is elsewhere, if known
+    END = "end"  # that a process ended, said by its launcher
+
+
+class TextRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Texts that mean the same: the kind of the failure, and in a few words what happened."""
+
+    kind: FailureKind
+    why: str
+    pattern: re.Pattern[str] = msgspec.field(name="patterns")
+    weight: Weight = Weight.CAUSE
+
+
+class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    hints: tuple[str, ...]
+    rules: tuple[TextRule, ...]
+    limited_memory: TextRule
+
+
+def _pattern(_: type, patterns: list[str]) -> re.Pattern[str]:
+    return re.compile("|".join(patterns), re.IGNORECASE | re.ASCII)
+
+
+_TABLE = msgspec.toml.decode(
+    (files("evaluator.failures") / "texts.toml").read_text(encoding="utf-8"),
+    type=_Table,
+    dec_hook=_pattern,
+)
+RULES = _TABLE.rules
+_BY_REASON = {rule.why: rule for rule in RULES}
+KILLED, TOO_LARGE = _BY_REASON["killed from outside"], _BY_REASON["wrote more than a job may"]
+_ASKED = re.compile(
+    r"tried to allocate (?P<size>[\d.]+ ?[KMGT]i?B)|allocate (?P<bytes>\d+) bytes|"
+    r"unable to allocate (?P<array>[\d.]+ [KMGT]i?B)|allocating (?P<xla>\d+) bytes",
+    re.IGNORECASE,
+)
+
+
+def meaning(text: str, *, memory_limited: bool = False) -> TextRule | None:
+    """Return the first rule that the text matches; under a limit a thread may lack the memory."""
+    if memory_limited and _TABLE.limited_memory.pattern.search(text):
+        return _TABLE.limited_memory
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _TABLE.hints):
+        return None
+    return next((rule for rule in RULES if rule.pattern.search(text)), None)
+
+
+def memory_asked(text: str) -> str | None:
+    """How much memory was asked for when it ran out, as the text says it."""
+    found = _ASKED.search(text)
+    if found is None:
+        return None
+    count = found["bytes"] or found["xla"]
+    return found["size"] or found["array"] or format_bytes(int(count))
+
 
 WINDOW_BYTES = 1 << 19
 LINE_CHARS = 2000

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from evaluator.estimate.step_time import estimate_script
 from evaluator.ports import Job, JobResult, Reading
@@ -25,9 +24,6 @@ from records.files import open_regular
 from records.scrub import expanded
 from records.study import Command, Constraint, SearchSpace, Study, Value
 from records.trial import Config, Failed
-
-if TYPE_CHECKING:
-    pass
 
 
 def locate(command: Command, folder: Path) -> Command:

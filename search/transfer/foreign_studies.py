@@ -16,8 +16,7 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from evaluator.failures.logs import read_log
-from evaluator.failures.texts import Weight
+from evaluator.failures.logs import Weight, read_log
 from evaluator.metrics.base import PUBLISHED_PREFIX, PUBLISHED_SCORE, Evidence, Metric
 from evaluator.metrics.registry import measure_each, metric
 from evaluator.objective import Scoring, scoring, scoring_of

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.failures.logs import read_log
-from evaluator.failures.texts import RULES, meaning, memory_asked
+from evaluator.failures.logs import RULES, meaning, memory_asked, read_log
 from records.trial import FailureKind
 
 DEVICE, HOST = "device memory ran out", "host memory ran out"

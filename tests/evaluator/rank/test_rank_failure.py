@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.failures.logs import RankError, elastic_findings, rank_error, rank_finding
-from evaluator.failures.texts import Weight
+from evaluator.failures.logs import RankError, Weight, elastic_findings, rank_error, rank_finding
 from evaluator.rank.protocol import Phase, write_failure
 from records.trial import FailureKind
 

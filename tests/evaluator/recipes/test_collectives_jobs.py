@@ -7,8 +7,13 @@ import pytest
 from evaluator.machine import MpiLibrary, mpi_library
 from evaluator.rank.job import parse
 from evaluator.recipes import collectives as availability
-from evaluator.recipes.collectives import MODULE, CollectivesRecipe, knobs
-from evaluator.recipes.library_settings import nccl_variables, open_mpi_variables
+from evaluator.recipes.collectives import (
+    MODULE,
+    CollectivesRecipe,
+    knobs,
+    nccl_variables,
+    open_mpi_variables,
+)
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,

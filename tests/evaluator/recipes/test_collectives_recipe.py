@@ -5,8 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from evaluator.recipes.catalog import recipe_of
-from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_document
-from evaluator.recipes.library_settings import table
+from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_document, table
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
 from records.errors import StudyError

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from evaluator.rank.job import Config, DeviceKind, Precision
-from evaluator.recipes.library_settings import library_knobs
+from evaluator.recipes.collectives import library_knobs
 from records.workload import Workload
 
 COMPARED = re.compile(r"(\w+) (?:==|!=) ('\w+')|(\w+) (?:not )?in \[([^]]*)\]")

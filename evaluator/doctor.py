@@ -20,6 +20,7 @@ from evaluator.machine import (
     file_text,
     local_gpus,
     mpi_library,
+    network_interfaces,
     nvidia_smi,
 )
 from evaluator.timing.decision import DecisionRule, detectable, pooled
@@ -98,13 +99,9 @@ def gpu_links() -> CheckResult:
     return warn("GPU links", ", ".join(links), remedy)
 
 
-def interfaces(root: Path = Path("/")) -> CheckResult:
+def interfaces() -> CheckResult:
     """Network interfaces that are up; ranks on one machine meet over loopback."""
-    up = [
-        path.name
-        for path in sorted((root / "sys/class/net").glob("*"))
-        if (path / "operstate").is_file() and _up(path)
-    ]
+    up = network_interfaces()
     if "lo" not in up:
         detail = f"loopback is down; up: {', '.join(up) or 'none'}"
         return missing("interfaces", detail, "ip link set lo up", needed=True)
@@ -164,11 +161,6 @@ def _cpu_quota(root: Path) -> float | None:
     if not quota.isdecimal() or not period.isdecimal():
         return None  # "max", -1, or no such group
     return int(quota) / int(period)
-
-
-def _up(interface: Path) -> bool:
-    # Loopback and tunnels report "unknown" while they are up.
-    return file_text(interface / "operstate") in ("up", "unknown")
 
 
 def _links(matrix: Sequence[str]) -> Iterator[str]:

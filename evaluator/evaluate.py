@@ -16,18 +16,13 @@ from threading import Condition
 from typing import TypeAlias
 
 from evaluator.failures.classify import classify, rank_ends
-from evaluator.launchers.conditions import (
-    Snapshot,
-    conditions_between,
-    gpu_conditions,
-    take_snapshot,
-)
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
     run_interleaved,
     turn_orders,
 )
+from evaluator.machine import Snapshot, conditions_between, gpu_conditions, take_snapshot
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.ports import Job, JobResult, Launcher, PhaseListener, Reading, Recipe

@@ -1,4 +1,7 @@
-"""The local machine: cores, GPUs, software, MPI, torchrun, and the checkout of a folder."""
+"""The local machine: cores, GPUs, software, MPI, torchrun, and the checkout of a folder.
+
+Also what else the machine did while a job ran, measured around a launch.
+"""
 
 import functools
 import hashlib
@@ -9,7 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.metadata import PackageNotFoundError, distribution, distributions
@@ -17,9 +22,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from evaluator.rank.protocol import cpu_model, proc_sizes
+import psutil
+
+from evaluator.rank.protocol import cpu_model
 from records.errors import EnvironmentFault
-from records.machine import Checkout, Gpu, Machine
+from records.machine import Checkout, Conditions, Gpu, GpuConditions, Machine
 from records.study import Environment
 
 DEFAULT_CPU_RANKS = 4
@@ -218,7 +225,7 @@ def this_machine(folder: Path, root: Path = Path("/")) -> Host:
         core_count=len(os.sched_getaffinity(0)),
         kernel=platform.release(),
         governor=_governor(root),
-        network_interfaces=_interfaces(root),
+        network_interfaces=network_interfaces(),
         commit=commit_of(folder),
         container=_container(root),
     )
@@ -230,10 +237,9 @@ def _governor(root: Path) -> str | None:
     return ", ".join(sorted({file_text(path) for path in paths})) or None
 
 
-def _interfaces(root: Path) -> tuple[str, ...]:
-    """Network interfaces that are not down."""
-    paths = sorted((root / "sys/class/net").glob("*/operstate"))
-    return tuple(path.parent.name for path in paths if file_text(path) in ("up", "unknown"))
+def network_interfaces() -> tuple[str, ...]:
+    """Network interfaces that are up."""
+    return tuple(sorted(name for name, nic in psutil.net_if_stats().items() if nic.isup))
 
 
 def _container(root: Path) -> str | None:
@@ -266,7 +272,7 @@ def describe_machine(
         core_count=os.cpu_count() or found.core_count,
         usable_core_count=found.core_count,
         numa_node_count=_numa_node_count(root),
-        memory_bytes=proc_sizes(root / "proc/meminfo").get("MemTotal"),
+        memory_bytes=psutil.virtual_memory().total,
         governor=found.governor,
         network_interfaces=found.network_interfaces,
         gpus=describe_gpus(),
@@ -432,3 +438,133 @@ def torchrun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]
         *(program[0], "-P", "-m", "torch.distributed.run", "--standalone"),
         *(f"--nproc-per-node={world_size}", "--no-python", *program),
     )
+
+
+_PRESSURE = Path("/proc/pressure")
+_STALLED = re.compile(r"some .*total=(\d+)")
+_SENSORS = ("coretemp", "k10temp", "zenpower")
+_NVIDIA_FIELDS = "clocks.sm,temperature.gpu,clocks_throttle_reasons.active"
+_SLOWDOWNS = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "heat (software)",
+    0x40: "heat (hardware)",
+    0x80: "power brake",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """Counters and gauges of the machine at one moment; CPU time is that of all cores.
+
+    `own_s` is the CPU time of this process and of those below it. `stalled_us` is how long so far
+    some task waited for the processor, for memory and for disks.
+    """
+
+    at_s: float
+    busy_s: float
+    steal_s: float
+    total_s: float
+    own_s: float
+    stalled_us: tuple[int | None, int | None, int | None]
+    load_average: float
+    available_memory_bytes: int
+    cpu_clock_hz: float | None
+    cpu_temperature_celsius: float | None
+
+
+def take_snapshot() -> Snapshot:
+    """Read all counters now; what the machine does not report is None."""
+    cpu = psutil.cpu_times()
+    busy_s = cpu.user + cpu.nice + cpu.system + cpu.irq + cpu.softirq
+    return Snapshot(
+        at_s=time.perf_counter(),
+        busy_s=busy_s,
+        steal_s=cpu.steal,
+        total_s=busy_s + cpu.steal + cpu.idle + cpu.iowait,
+        own_s=_own_cpu_s(),
+        stalled_us=(_stalled_us("cpu"), _stalled_us("memory"), _stalled_us("io")),
+        load_average=os.getloadavg()[0],
+        available_memory_bytes=psutil.virtual_memory().available,
+        cpu_clock_hz=_cpu_clock_hz(),
+        cpu_temperature_celsius=_cpu_temperature_celsius(),
+    )
+
+
+def conditions_between(
+    before: Snapshot, after: Snapshot, gpus: tuple[GpuConditions, ...] = ()
+) -> Conditions:
+    """Return what happened between two moments; processes below this one count as the job's."""
+    others_s = after.busy_s - before.busy_s - (after.own_s - before.own_s)
+    cpu_s = after.total_s - before.total_s
+    cpu, memory, io = (
+        _stalled_share(first, last, after.at_s - before.at_s)
+        for first, last in zip(before.stalled_us, after.stalled_us, strict=True)
+    )
+    return Conditions(
+        load_average=after.load_average,
+        # Ticks are counted per process and per core at different moments: they may miss by a few.
+        others_cpu_share=max(0.0, others_s) / cpu_s if cpu_s > 0 else None,
+        steal_share=max(0.0, after.steal_s - before.steal_s) / cpu_s if cpu_s > 0 else None,
+        cpu_pressure_share=cpu,
+        memory_pressure_share=memory,
+        io_pressure_share=io,
+        available_memory_bytes=min(before.available_memory_bytes, after.available_memory_bytes),
+        cpu_clock_hz=after.cpu_clock_hz,
+        cpu_temperature_celsius=after.cpu_temperature_celsius,
+        gpus=gpus,
+    )
+
+
+def gpu_conditions() -> tuple[GpuConditions, ...]:
+    """Clock, temperature and slowdowns of each NVIDIA GPU now; none where no driver answers."""
+    lines = nvidia_smi(f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits")
+    rows = [line.split(",") for line in lines]
+    return tuple(_gpu([cell.strip() for cell in row]) for row in rows if len(row) == 3)
+
+
+def _gpu(cells: Sequence[str]) -> GpuConditions:
+    clock_mhz, temperature, reasons = cells
+    slowed_by = None
+    with suppress(ValueError):
+        active = int(reasons, 16)
+        slowed_by = tuple(name for bit, name in _SLOWDOWNS.items() if active & bit)
+    return GpuConditions(
+        sm_clock_hz=float(clock_mhz) * 1e6 if clock_mhz.isdecimal() else None,
+        temperature_celsius=float(temperature) if temperature.isdecimal() else None,
+        slowed_by=slowed_by,
+    )
+
+
+def _own_cpu_s() -> float:
+    """With the time of children that were waited for; a process that ended meanwhile has none."""
+    own_s, us = 0.0, psutil.Process()
+    for process in (us, *us.children(recursive=True)):
+        with suppress(psutil.Error):
+            own_s += sum(process.cpu_times()[:4])  # user and system, its own and its children's
+    return own_s
+
+
+def _stalled_us(resource: str) -> int | None:
+    found = _STALLED.match(file_text(_PRESSURE / resource))
+    return int(found[1]) if found else None
+
+
+def _stalled_share(first_us: int | None, last_us: int | None, wall_s: float) -> float | None:
+    if first_us is None or last_us is None or wall_s <= 0:
+        return None
+    return min(1.0, (last_us - first_us) / 1e6 / wall_s)
+
+
+def _cpu_clock_hz() -> float | None:
+    """Mean over the cores."""
+    with suppress(NotImplementedError, OSError):
+        clocks_mhz = [core.current for core in psutil.cpu_freq(percpu=True)]
+        return sum(clocks_mhz) * 1e6 / len(clocks_mhz) if clocks_mhz else None
+    return None
+
+
+def _cpu_temperature_celsius() -> float | None:
+    """Of the hottest sensor in a processor."""
+    sensors = psutil.sensors_temperatures()
+    return max((each.current for name in _SENSORS for each in sensors.get(name, ())), default=None)

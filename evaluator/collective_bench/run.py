@@ -21,14 +21,17 @@ from evaluator.collective_bench.record import BenchMetrics, BenchRecord, LaunchP
 from evaluator.collective_bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
-from evaluator.launchers.conditions import (
+from evaluator.launchers.watch import GrowingFile
+from evaluator.machine import (
+    Host,
     Snapshot,
     conditions_between,
     gpu_conditions,
+    mpirun_command,
+    mpirun_environment,
     take_snapshot,
+    torchrun_command,
 )
-from evaluator.launchers.watch import GrowingFile
-from evaluator.machine import Host, mpirun_command, mpirun_environment, torchrun_command
 from evaluator.ports import Job, Launcher
 from evaluator.rank.job import DeviceKind, parse
 from evaluator.rank.main import RankNumbers

@@ -216,7 +216,7 @@ class Limits:
 
 def free_memory_bytes() -> int:
     """Return what can be taken without swapping, also by the control groups we are in."""
-    on_machine = available_memory_bytes()
+    on_machine = proc_sizes(Path("/proc/meminfo")).get("MemAvailable")
     if on_machine is None:
         raise OSError("/proc/meminfo has no MemAvailable")
     return min([on_machine, *_free_in_groups_bytes()])
@@ -225,11 +225,6 @@ def free_memory_bytes() -> int:
 def memory_kill_count() -> int | None:
     """How many processes the kernel has killed for want of memory; None where it does not say."""
     return _fields(Path("/proc/vmstat")).get("oom_kill")
-
-
-def available_memory_bytes(proc: Path = Path("/proc")) -> int | None:
-    """Return what can be taken without swapping; None where the kernel does not report it."""
-    return proc_sizes(proc / "meminfo").get("MemAvailable")
 
 
 def _free_in_groups_bytes() -> Iterator[int]:

@@ -5,7 +5,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 
@@ -14,6 +14,7 @@ import pytest
 from evaluator.launchers.local import LocalLauncher
 from evaluator.ports import Job, JobResult
 from evaluator.recipes.builtin import BuiltinRecipe
+from records.machine import Conditions
 from records.study import Environment, Launch, Measure, Study
 from records.trial import Config
 from records.workload import Workload
@@ -21,7 +22,7 @@ from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
 A_TIMED_STEP = 2
-# A launcher starts its warm process anew for a job with a module that it lacks, and importing torch
+# A launcher restarts its warm process for a job with a module that it lacks, and importing torch
 # takes longer than most jobs.
 MODULES = (
     "evaluator.workloads.training",
@@ -74,6 +75,25 @@ def small_study(**launch: object) -> Study:
         ),
         launch=Launch(**launch),
     )
+
+
+def conditions(**known: object) -> Conditions:
+    """What else a machine did, of which these are known."""
+    return Conditions(**{**{each.name: None for each in fields(Conditions)}, "gpus": (), **known})
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts an `nvidia-smi` on an otherwise empty path that does what a shell script says."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def install(script: str) -> None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(f"#!/bin/sh\n{script}\n")
+        tool.chmod(0o755)
+
+    return install
 
 
 @pytest.fixture(scope="session")

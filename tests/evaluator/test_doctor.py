@@ -1,11 +1,12 @@
 """Probes of the machine say what is there, and what to do about what is not."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
-from evaluator import doctor as hardware
-from evaluator import doctor as software
+from evaluator import doctor
 from evaluator.doctor import (
     MeasuredLaunch,
     State,
@@ -15,23 +16,13 @@ from evaluator.doctor import (
     smallest_difference,
 )
 from evaluator.machine import MpiLibrary
-from records.machine import Conditions
 from records.trial import Config, FailureKind
+from tests.evaluator.conftest import conditions
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
 CONFIG = Config({"dp_replicate": 2})
 STEADY = MeasuredLaunch(wall_s=1.0, step_times_s=(1.0, 1.0, 1.0), conditions=None)
-BUSY = Conditions(
-    load_average=None,
-    others_cpu_share=0.5,
-    steal_share=None,
-    cpu_pressure_share=None,
-    memory_pressure_share=None,
-    io_pressure_share=None,
-    available_memory_bytes=None,
-    cpu_clock_hz=None,
-    cpu_temperature_celsius=None,
-)
+BUSY = conditions(others_cpu_share=0.5)
 TOPOLOGY = """\
 \tGPU0\tGPU1\tNIC0\tCPU Affinity
 GPU0\t X \t{0}\tSYS\t0-31
@@ -47,42 +38,38 @@ def write(root, name, text):
 
 
 @pytest.fixture
-def driver(tmp_path, monkeypatch):
-    """Puts an `nvidia-smi` on an otherwise empty path that prints a text."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+def printing(driver, tmp_path):
+    """Lets the driver's tool print a text."""
 
-    def install(text):
-        (tmp_path / "told").write_text(text)
-        tool = tmp_path / "nvidia-smi"
-        tool.write_text(f'#!/bin/sh\nwhile read -r line; do echo "$line"; done < {tmp_path}/told\n')
-        tool.chmod(0o755)
+    def print_text(text):
+        (tmp_path / "text").write_text(text)
+        driver(f'while read -r line; do echo "$line"; done < {tmp_path}/text')
 
-    return install
+    return print_text
 
 
-def test_gpus_are_named_and_their_absence_is_no_fault(driver):
-    assert hardware.gpus().state is State.WARN
+def test_gpus_are_named_and_their_absence_is_no_fault(printing):
+    assert doctor.gpus().state is State.WARN
 
-    driver("NVIDIA H200, 143771, GPU-00-aa\nNVIDIA H200, 143771, GPU-11-bb\n")
+    printing("NVIDIA H200, 143771, GPU-00-aa\nNVIDIA H200, 143771, GPU-11-bb\n")
 
-    assert hardware.gpus().state is State.OK
-    assert hardware.gpus().detail == "2: NVIDIA H200"
+    assert doctor.gpus().state is State.OK
+    assert doctor.gpus().detail == "2: NVIDIA H200"
 
 
 @pytest.mark.parametrize(("link", "state"), [("NV18", State.OK), ("PHB", State.WARN)])
-def test_links_between_gpus_are_read_from_the_drivers_matrix(link, state, driver):
-    driver(TOPOLOGY.format(link))
+def test_links_between_gpus_are_read_from_the_drivers_matrix(link, state, printing):
+    printing(TOPOLOGY.format(link))
 
-    found = hardware.gpu_links()
+    found = doctor.gpu_links()
 
     assert (found.state, found.detail) == (state, link)
 
 
-def test_one_gpu_has_no_links(driver):
-    driver("\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n")
+def test_one_gpu_has_no_links(printing):
+    printing("\tGPU0\tCPU Affinity\nGPU0\t X \t0-31\n")
 
-    assert hardware.gpu_links().state is State.OK
+    assert doctor.gpu_links().state is State.OK
 
 
 @pytest.mark.parametrize(
@@ -97,7 +84,7 @@ def test_one_gpu_has_no_links(driver):
 def test_a_quota_of_the_control_group_is_told(name, text, quota, tmp_path):
     write(tmp_path, name, text)
 
-    found = hardware.cores(tmp_path)
+    found = doctor.cores(tmp_path)
 
     assert found.detail.partition(", ")[2] == quota
     assert (found.state is State.WARN) == (quota == "quota of 0.5")
@@ -115,29 +102,29 @@ def test_a_clock_that_varies_is_noise(governor, no_turbo, state, told, tmp_path)
     write(tmp_path, f"{cpu}/cpu0/cpufreq/scaling_governor", f"{governor}\n")
     write(tmp_path, f"{cpu}/intel_pstate/no_turbo", f"{no_turbo}\n")
 
-    found = hardware.clocks(tmp_path)
+    found = doctor.clocks(tmp_path)
 
     assert (found.state, found.detail) == (state, told)
 
 
 def test_a_clock_that_cannot_be_seen_is_no_fault(tmp_path):
-    assert hardware.clocks(tmp_path).state is State.OK
+    assert doctor.clocks(tmp_path).state is State.OK
 
 
-def test_without_loopback_no_rank_meets_another(tmp_path):
-    write(tmp_path, "sys/class/net/eth0/operstate", "up\n")
-    write(tmp_path, "sys/class/net/lo/operstate", "down\n")
+def test_without_loopback_no_rank_meets_another(monkeypatch):
+    nics = {"eth0": SimpleNamespace(isup=True), "lo": SimpleNamespace(isup=False)}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: nics)
 
-    found = hardware.interfaces(tmp_path)
+    found = doctor.interfaces()
 
     assert (found.state, found.needed) == (State.MISSING, True)
-    assert found.remedy == "ip link set lo up"
+    assert (found.detail, found.remedy) == ("loopback is down; up: eth0", "ip link set lo up")
 
 
 def test_a_tool_that_is_not_installed_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    lacking = [software.compiler(), software.stack_reader(), software.slurm()]
+    lacking = [doctor.compiler(), doctor.stack_reader(), doctor.slurm()]
 
     assert all(found.state is State.MISSING and found.remedy for found in lacking)
     assert not any(found.needed for found in lacking)
@@ -153,16 +140,16 @@ def test_a_tool_that_is_not_installed_comes_with_what_to_do(tmp_path, monkeypatc
 )
 def test_mpi_is_the_library_that_ranks_load_with_its_mpirun(library, state, told, monkeypatch):
     found = library and MpiLibrary(kind="openmpi", version=library[0], mpirun=library[1])
-    monkeypatch.setattr(software, "mpi_library", lambda: found)
+    monkeypatch.setattr(doctor, "mpi_library", lambda: found)
 
-    finding = software.mpi()
+    finding = doctor.mpi()
 
     assert (finding.state, finding.detail) == (state, told)
     assert (finding.remedy is None) == (state is State.OK)
 
 
 def test_torch_is_named_with_its_backends():
-    found = software.torch_backends()
+    found = doctor.torch_backends()
 
     assert found.state is State.OK
     assert "gloo" in found.detail

@@ -1,28 +1,48 @@
-import os
-from dataclasses import replace
+"""The local machine: its GPUs, what is recorded of it, and what else it does during a launch."""
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import psutil
 import pytest
 
-from evaluator.machine import check_local, core_count, local_environment, local_gpus
+from evaluator import machine
+from evaluator.evaluate import Site, TrialEvaluator
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots
+from evaluator.machine import (
+    Snapshot,
+    check_local,
+    checkout,
+    conditions_between,
+    core_count,
+    describe_machine,
+    gpu_conditions,
+    local_environment,
+    local_gpus,
+    take_snapshot,
+    this_machine,
+)
+from evaluator.ports import Job, JobResult, RankExit
+from records.codec import from_json, to_json
 from records.errors import EnvironmentFault
+from records.machine import Gpu, GpuConditions, Machine
+from records.study import digest
+from records.trial import Config, Measurement
+from tests.evaluator.conftest import conditions
+from tests.support import records as testing
 
-GIB = 1 << 30
 ONE_H200 = "echo 'NVIDIA H200, 143771, GPU-0a1b2c3d-0000'"
 THREE_GPUS = "; ".join(f"echo 'GPU {n}, 1024, GPU-{n}{n}aa-0000'" for n in range(3))
+THREADS = {"OMP_NUM_THREADS": "2"}
+ID = "0123456789abcdef" * 4
+SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+QUIET = conditions(others_cpu_share=0.2, steal_share=0.05, cpu_pressure_share=1.0)
 
 
-@pytest.fixture
-def driver(tmp_path, monkeypatch):
-    """Puts an `nvidia-smi` on an otherwise empty path that does what a shell script says."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-
-    def install(script):
-        tool = tmp_path / "nvidia-smi"
-        tool.write_text(f"#!/bin/sh\n{script}\n")
-        tool.chmod(0o755)
-
-    return install
+# GPUs.
 
 
 def test_a_machine_without_a_driver_holds_four_cpu_ranks(driver):
@@ -43,8 +63,7 @@ def test_every_gpu_of_the_driver_is_a_rank(driver):
     found = local_environment()
 
     assert (found.device, found.world_size, found.ranks_per_node) == ("cuda", 2, 2)
-    assert found.accelerator == "NVIDIA H200"
-    assert found.memory_bytes == 143771 << 20
+    assert (found.accelerator, found.memory_bytes) == ("NVIDIA H200", 143771 << 20)
 
 
 def test_the_driver_is_asked_for_names_mebibytes_and_identities(driver, tmp_path):
@@ -85,13 +104,7 @@ def test_only_the_gpus_that_cuda_shows_us_are_ours(asked, left, driver, monkeypa
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
 
     assert [name for name, _ in local_gpus()] == left
-
-
-def test_where_every_gpu_is_hidden_ranks_run_on_the_cpu(driver, monkeypatch):
-    driver(ONE_H200)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    assert local_environment().device == "cpu"
+    assert local_environment().device == ("cuda" if left else "cpu")
 
 
 @pytest.mark.parametrize(
@@ -115,6 +128,13 @@ def test_a_driver_that_does_not_answer_leaves_the_cpu(script, driver):
     assert local_environment().device == "cpu"
 
 
+@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
+def test_a_driver_that_does_not_answer_reports_no_conditions(script, driver):
+    driver(script)
+
+    assert gpu_conditions() == ()
+
+
 def test_a_driver_that_cannot_be_started_leaves_the_cpu(driver, tmp_path):
     driver("")
     (tmp_path / "nvidia-smi").write_text("#!/no/such/interpreter\n")
@@ -122,30 +142,326 @@ def test_a_driver_that_cannot_be_started_leaves_the_cpu(driver, tmp_path):
     assert local_gpus() == ()
 
 
-def test_more_cpu_ranks_than_the_machine_can_hold_are_refused(study):
-    check_local(study.environment)
-    large = replace(study.environment, world_size=100_000)
+@pytest.mark.parametrize(
+    ("script", "device", "world_size", "fault"),
+    [
+        ("exit 9", "cpu", 2, None),
+        ("exit 9", "cpu", 100_000, r"world_size 100000: .* set world_size to at most"),
+        (ONE_H200, "cuda", 1, None),
+        (ONE_H200, "cuda", 2, r"can hold 1 GPUs; set world_size to at most 1 or device to 'cpu'$"),
+        ("exit 9", "cuda", 1, r"can hold 0 GPUs; set device to 'cpu'$"),
+    ],
+)
+def test_more_ranks_than_the_machine_can_hold_are_refused(
+    script, device, world_size, fault, driver, study
+):
+    driver(script)
+    asked = replace(study.environment, device=device, world_size=world_size)
 
-    with pytest.raises(EnvironmentFault, match=r"world_size 100000: .* set world_size to at most"):
-        check_local(large)
+    if fault is None:
+        check_local(asked)
+    else:
+        with pytest.raises(EnvironmentFault, match=fault):
+            check_local(asked)
 
 
-def test_more_gpu_ranks_than_there_are_gpus_are_refused(driver, study):
-    driver(ONE_H200)
-    asked = replace(study.environment, device="cuda", world_size=1)
-    check_local(asked)
+def test_gpus_are_described_as_their_driver_reports(driver, tmp_path):
+    driver(
+        "echo 'NVIDIA H100, 81559, GPU-0a-1, 570.86.15, 700.00'\n"
+        "echo 'NVIDIA GB10, [N/A], GPU-0b-1, 580.1, [N/A]'"
+    )
 
-    with pytest.raises(EnvironmentFault) as refusal:
-        check_local(replace(asked, world_size=2))
-
-    assert str(refusal.value) == (
-        "[environment] world_size 2: this machine can hold 1 GPUs; "
-        "set world_size to at most 1 or device to 'cpu'"
+    assert describe_machine(tmp_path, {}, None, tmp_path).gpus == (
+        Gpu(name="NVIDIA H100", memory_bytes=81559 << 20, driver="570.86.15", power_limit_w=700),
+        Gpu(name="NVIDIA GB10", memory_bytes=None, driver="580.1", power_limit_w=None),
     )
 
 
-def test_gpus_are_refused_where_there_is_none(driver, study):
-    driver("exit 9")
+def test_a_driver_reports_clock_heat_and_what_slows_a_gpu(driver):
+    rows = "1980, 61, 0x0000000000000024\\n345, [N/A], 0x0000000000000001\\n[N/A], 40, [N/A]\\n"
+    driver(f"printf '{rows}'")
 
-    with pytest.raises(EnvironmentFault, match=r"can hold 0 GPUs; set device to 'cpu'$"):
-        check_local(replace(study.environment, device="cuda", world_size=1))
+    assert [
+        (gpu.sm_clock_hz, gpu.temperature_celsius, gpu.slowed_by) for gpu in gpu_conditions()
+    ] == [(1980e6, 61, ("power cap", "heat (software)")), (345e6, None, ()), (None, 40, None)]
+
+
+# Working trees.
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A working tree with one committed file."""
+    (tmp_path / "train.py").write_text("lr = 1\n", encoding="utf-8")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "first")
+    return tmp_path
+
+
+def git(folder, *words):
+    subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
+
+
+def test_a_tree_without_changes_is_its_commit(tree):
+    found = checkout(tree)
+
+    assert (len(found.commit), found.is_changed, found.changes) == (40, False, None)
+    assert this_machine(tree).commit == found.commit
+
+
+def test_every_change_of_a_tree_has_another_digest(tree):
+    index = (tree / ".git" / "index").read_bytes()
+    (tree / "train.py").write_text("lr = 2\n", encoding="utf-8")
+    edited = checkout(tree)
+    (tree / "train.py").write_text("lr = 3\n", encoding="utf-8")
+    again = checkout(tree)
+    (tree / "new.py").touch()
+    added = checkout(tree)
+
+    assert edited.is_changed
+    assert len({edited.changes, again.changes, added.changes}) == 3
+    assert (tree / ".git" / "index").read_bytes() == index
+
+
+def test_a_tree_s_own_programs_do_not_run_when_it_is_looked_at(tree):
+    (tree / ".gitattributes").write_text("*.py diff=evil\n", encoding="utf-8")
+    git(tree, "config", "diff.evil.command", f"touch {tree}/ran")
+    git(tree, "config", "diff.evil.textconv", f"touch {tree}/ran; cat")
+    git(tree, "config", "core.fsmonitor", f"touch {tree}/ran")
+    (tree / "train.py").write_text("lr = 2\n", encoding="utf-8")
+
+    assert checkout(tree).is_changed
+    assert not (tree / "ran").exists()
+
+
+def test_outside_of_a_tree_before_a_commit_and_without_git_there_is_no_commit(
+    tmp_path, monkeypatch
+):
+    assert checkout(tmp_path) is None
+    git(tmp_path, "init", "--quiet")
+    assert checkout(tmp_path) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert checkout(tmp_path) is None
+
+
+# What is recorded of a machine.
+
+
+def write(root, **files):
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def test_a_machine_is_described_without_what_is_nobody_s_business(tmp_path):
+    seen = {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4", "USER": "alice", "MAIL": "a@b"}
+
+    found = describe_machine(tmp_path, seen, "pytorch:2.13", tmp_path)
+
+    assert found.environment == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "4"}
+    assert (found.image, found.script) == ("pytorch:2.13", None)
+    assert found.packages["torch"] == found.software["torch"]
+    assert "hypothesis" in found.packages
+    assert "hypothesis" not in found.software
+    assert found.python.endswith(".".join(map(str, sys.version_info[:3])))
+    assert found.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert found.usable_core_count == len(os.sched_getaffinity(0))
+
+
+def test_a_machine_that_reports_nothing_has_no_facts(tmp_path):
+    found = describe_machine(tmp_path, {}, None, tmp_path)
+
+    assert (found.cpu_model, found.governor, found.container) == (None, None, None)
+    assert found.numa_node_count is None
+    assert found.host
+
+
+def test_a_machine_is_described_by_its_files(tmp_path, monkeypatch):
+    write(
+        tmp_path,
+        proc__cpuinfo="processor : 0\nmodel name : Fast CPU\n",
+        sys__devices__system__cpu__cpu0__cpufreq__scaling_governor="powersave\n",
+        sys__devices__system__cpu__cpu1__cpufreq__scaling_governor="performance\n",
+        sys__devices__system__node__node0__x="",
+        sys__devices__system__node__node1__x="",
+        proc__self__cgroup=f"0::/system.slice/docker-{ID}.scope\n",
+    )
+    nics = {name: SimpleNamespace(isup=name != "eth1") for name in ("lo", "eth1", "eth0")}
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: nics)
+
+    found = describe_machine(tmp_path, {}, None, tmp_path)
+
+    assert (found.cpu_model, found.numa_node_count) == ("Fast CPU", 2)
+    assert found.governor == "performance, powersave"
+    assert found.network_interfaces == ("eth0", "lo")
+    assert found.container == ID
+
+
+def test_a_container_without_an_id_has_its_kind(tmp_path):
+    write(tmp_path, proc__self__cgroup="0::/\n", **{".dockerenv": ""})
+
+    assert this_machine(tmp_path, tmp_path).container == "docker"
+
+
+def test_a_description_is_named_by_what_it_says(tmp_path):
+    found = describe_machine(tmp_path, {}, None, tmp_path)
+
+    assert found.digest == digest(to_json(found))
+    assert from_json(Machine, to_json(found)).digest == found.digest
+    assert replace(found, host="another").digest != found.digest
+
+
+# What is recorded of a launch.
+
+
+class OneRank:
+    """A recipe of a job with a file and a folder."""
+
+    def job(self, study, config):  # noqa: ARG002 - the port
+        return Job(
+            argv=("train", "job.json"),
+            world_size=1,
+            files={"job.json": "{}"},
+            folders={"TRACE_DIR": "trace"},
+            environment={"DP": "1"},
+            timeout_s=9,
+        )
+
+
+class Failing:
+    """A launcher under which a rank fails."""
+
+    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
+        (workdir / "rank0.log").write_text("ValueError: no\n", encoding="utf-8")
+        rank = RankExit(rank=0, status=3, signal=None, ended_ns=1)
+        ended = JobResult(workdir=workdir, reason="rank_failed", ranks=(rank,), wall_s=2.0)
+        return replace(ended, environment=THREADS)
+
+
+def test_a_launch_is_recorded_with_where_it_was_and_how_it_ended(tmp_path):
+    site = Site(job_id="slurm 7", machine=lambda: "digest")
+    slots = DeviceSlots(devices=("GPU-0a",))
+    evaluator = TrialEvaluator(OneRank(), Failing(), print, slots=slots, site=site)
+
+    launched = evaluator.evaluate(testing.study(), Config({"n": 0}), tmp_path).launched
+
+    assert launched.argv == ("train", "job.json")
+    assert launched.environment == {**THREADS, "DP": "1", VISIBLE_DEVICES: "GPU-0a"}
+    assert (launched.files, launched.folders) == (("job.json",), {"TRACE_DIR": "trace"})
+    assert (launched.job_id, launched.machine) == ("slurm 7", "digest")
+    assert launched.devices == ("GPU-0a",)
+    assert (launched.reason, launched.wall_s, len(launched.hosts)) == ("rank_failed", 2.0, 1)
+    (end,) = launched.ranks
+    assert (end.status, end.first_error) == (3, "ValueError: no")
+
+
+# What else a machine does meanwhile.
+
+
+def moment(**counted) -> Snapshot:
+    """A machine whose counters all stand at zero, but for these."""
+    zero = replace(take_snapshot(), at_s=0.0, busy_s=0.0, steal_s=0.0, total_s=0.0, own_s=0.0)
+    return replace(zero, stalled_us=(None, None, None), **counted)
+
+
+def test_shares_are_of_the_time_of_all_cores():
+    after = moment(busy_s=60.0, own_s=20.0, steal_s=10.0, total_s=200.0)
+
+    between = conditions_between(moment(), after)
+
+    assert between.others_cpu_share == pytest.approx(0.2)
+    assert between.steal_share == pytest.approx(0.05)
+
+
+def test_time_that_was_counted_twice_is_nobody_s():
+    after = moment(busy_s=10.0, own_s=12.0, total_s=100.0)
+
+    assert conditions_between(moment(), after).others_cpu_share == 0
+
+
+def test_where_no_time_passed_there_are_no_shares():
+    found = conditions_between(moment(), moment())
+
+    assert (found.others_cpu_share, found.steal_share, found.cpu_pressure_share) == (None,) * 3
+
+
+def test_pressure_is_the_share_of_the_launch_in_which_a_task_waited(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_PRESSURE", tmp_path)
+    write(tmp_path, cpu="some avg10=0.00 total=500000\nfull avg10=0.00 total=9\n", io="off\n")
+    before = take_snapshot()
+    write(tmp_path, cpu="some avg10=0.00 total=1500000\nfull avg10=0.00 total=9\n")
+    after = replace(take_snapshot(), at_s=before.at_s + 4)
+
+    between = conditions_between(before, after)
+
+    assert between.cpu_pressure_share == pytest.approx(0.25)
+    assert (between.memory_pressure_share, between.io_pressure_share) == (None, None)
+
+
+def test_memory_is_the_less_of_start_and_end():
+    less, more = moment(available_memory_bytes=5), moment(available_memory_bytes=7)
+
+    assert conditions_between(less, more).available_memory_bytes == 5
+    assert conditions_between(more, less).available_memory_bytes == 5
+
+
+def test_clock_is_the_mean_of_the_cores_and_heat_that_of_the_hottest_sensor(monkeypatch):
+    def sensors(*degrees):
+        return [SimpleNamespace(current=each) for each in degrees]
+
+    monkeypatch.setattr(psutil, "cpu_freq", lambda percpu: sensors(1000, 3000) if percpu else None)
+    heat = {"coretemp": sensors(45.0, 61.5), "nvme": sensors(90.0)}
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: heat)
+
+    snapshot = take_snapshot()
+
+    assert snapshot.cpu_clock_hz == 2e9
+    assert snapshot.cpu_temperature_celsius == 61.5
+
+
+def test_a_clock_that_cannot_be_read_and_a_lack_of_sensors_are_absent(monkeypatch):
+    def refuse(percpu):
+        raise NotImplementedError("can't find current frequency file")
+
+    monkeypatch.setattr(psutil, "cpu_freq", refuse)
+    monkeypatch.setattr(psutil, "sensors_temperatures", dict)
+
+    snapshot = take_snapshot()
+
+    assert (snapshot.cpu_clock_hz, snapshot.cpu_temperature_celsius) == (None, None)
+
+
+def test_what_our_own_processes_use_is_not_that_of_others():
+    before = take_snapshot()
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+    after = take_snapshot()
+
+    assert after.own_s - before.own_s >= 0.29
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({}, ()),  # at the limits a launch is quiet
+        ({"others_cpu_share": 0.21}, ("other processes used 21% of the cores",)),
+        ({"steal_share": 0.06}, ("the hypervisor gave away 6% of the cores",)),
+        (
+            {"gpus": (GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("heat",)),)},
+            ("GPU 0 was slowed by heat",),
+        ),
+    ],
+)
+def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
+    assert replace(QUIET, **changed).disturbances == words
+
+
+def test_conditions_survive_the_record_and_old_records_have_none():
+    measurement = testing.measured().measurement
+    watched = replace(measurement, conditions=QUIET)
+    old = to_json(measurement).replace(', "conditions": null', "")
+
+    assert from_json(Measurement, to_json(watched)) == watched
+    assert from_json(Measurement, old).conditions is None
+    assert "conditions" not in old

@@ -16,7 +16,7 @@ from evaluator.collective_bench.record import (
 )
 from evaluator.workloads.collectives.operations import Collective, Operation
 from records.codec import from_json, to_json
-from records.machine import Conditions
+from tests.evaluator.conftest import conditions
 from tests.support.bench import record
 
 EXPECTED = (
@@ -27,16 +27,8 @@ EXPECTED = (
     "LatP99(us),Samples,SlowestRank,BwConvention,StartedAt,Load1,CpuPressure,StealPct,Host,Commit,"
     "Status,Reason"
 )
-BUSY = Conditions(
-    load_average=1.5,
-    others_cpu_share=0.5,
-    steal_share=0.25,
-    cpu_pressure_share=0.125,
-    memory_pressure_share=None,
-    io_pressure_share=None,
-    available_memory_bytes=None,
-    cpu_clock_hz=None,
-    cpu_temperature_celsius=None,
+BUSY = conditions(
+    load_average=1.5, others_cpu_share=0.5, steal_share=0.25, cpu_pressure_share=0.125
 )
 BARRIER = Operation(collective=Collective.BARRIER, size_bytes=0)
 

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from evaluator.launchers.conditions import conditions_between, take_snapshot
+from evaluator.machine import conditions_between, take_snapshot
 from evaluator.timing.decision import Verdict
 from records.study import Budget, Measure
 from records.trial import Failed, FailureKind, Purpose, Repeat, Stage

@@ -21,7 +21,7 @@ import torch.distributed as dist
 
 from evaluator.rank.main import RankContext
 
-STEP_S = 0.25
+STEP_S = 0.15
 
 
 class Sums:
@@ -92,17 +92,6 @@ def ask_for_all_memory() -> None:
     torch.empty(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), dtype=torch.uint8)
 
 
-def find_no_gpu() -> NoReturn:
-    raise RuntimeError("No CUDA GPUs are available")
-
-
-def use_a_port_twice() -> None:
-    with socket.socket() as first, socket.socket() as second:
-        first.bind(("127.0.0.1", 0))
-        first.listen()
-        second.bind(first.getsockname())
-
-
 def hang() -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
@@ -146,7 +135,8 @@ def leave_children_of_all_kinds() -> None:
     _start(_orphan_a_child)
 
 
-def leave_a_child_in_the_group_and_hang() -> NoReturn:
+def leave_a_child_and_a_stray_and_hang() -> NoReturn:
+    _start(sleep_in_another_session)
     _start(hang)
     hang()
 
@@ -221,26 +211,18 @@ def scribble_over_progress() -> None:
         beats.write('{"phase": "done", "step": "a", "at_ns": NaN}\n{"phase": []}\n')
 
 
-def leave_a_broken_error_and_end() -> NoReturn:
-    Path("rank1.error.json").write_text('{"rank": 1, "phase":', encoding="utf-8")
-    os._exit(7)
-
-
 MISDEEDS: dict[str, Callable[[], object]] = {
     "raise": fail,
     "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
     "kill itself": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "end with status 3": lambda: os._exit(3),
     "sys.exit(3)": lambda: sys.exit(3),
     "end with status 0": lambda: os._exit(0),
     "hang": hang,
     "sleep in another session": sleep_in_another_session,
     "fail while peers hang": fail_while_peers_hang,
     "leave children": leave_children_of_all_kinds,
-    "leave a child and hang": leave_a_child_in_the_group_and_hang,
+    "leave a child and a stray and hang": leave_a_child_and_a_stray_and_hang,
     "ask for too much": ask_for_too_much,
-    "find no GPU": find_no_gpu,
-    "use a port twice": use_a_port_twice,
     "write much": write_much,
     "write much and raise": write_much_and_fail,
     "tell cores": tell_cores,
@@ -254,5 +236,4 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "leave sockets and pipes": leave_sockets_and_pipes,
     "tell environment": tell_environment,
     "scribble over progress": scribble_over_progress,
-    "leave a broken error": leave_a_broken_error_and_end,
 }

@@ -45,7 +45,7 @@ def test_a_rank_that_hangs_and_hears_no_signal_is_killed(launch, processes):
 
 
 def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, processes):
-    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=3)
+    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=2)
 
     assert launched.result.reason == "timeout"
     assert launched.result.heartbeats[1].phase == "setup"

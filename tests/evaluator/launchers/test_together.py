@@ -117,7 +117,7 @@ def test_two_configurations_take_turns_and_never_step_at_once(together, tmp_path
     assert turns_of([tmp_path / "0", tmp_path / "1"]) == [0, 1, 0, 1, 0, 1]
 
 
-def test_what_they_compute_is_what_they_compute_alone(together, study, launcher, tmp_path):
+def test_what_they_compute_and_record_is_as_in_a_launch_alone(together, study, launcher, tmp_path):
     alone = tmp_path / "alone"
     alone.mkdir()
     asked = replace(study, measure=replace(study.measure, profiled_steps=0))
@@ -127,11 +127,6 @@ def test_what_they_compute_is_what_they_compute_alone(together, study, launcher,
 
     losses = measured.measurement.losses
     assert [outcome.measurement.losses[: len(losses)] for outcome in outcomes] == [losses] * 2
-
-
-def test_the_record_starts_the_same_work_alone_by_hand(together, tmp_path):
-    together(PLAIN, SHARDED, max_timed_steps=5)
-
     record = json.loads((tmp_path / "0" / "launch.json").read_text())
     assert "CCLSEARCH_TURNS" not in record["environment"]
     assert record["timeout_s"] == 60
@@ -163,7 +158,7 @@ def test_a_hang_ends_the_turns_of_all(together):
 def test_a_job_that_is_late_in_its_set_up_ends_the_turns_of_all(together):
     sleeping = Misbehaving(PLAIN, what="sleep", step=None)
 
-    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=3)
+    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=1)
 
     assert late.kind is FailureKind.HANG
     assert innocent.kind is FailureKind.INFRASTRUCTURE
@@ -192,7 +187,7 @@ def test_waiting_at_a_gate_is_no_hang(together):
     slow = Misbehaving(SHARDED, entry="slow")
 
     outcomes = together(
-        PLAIN, SHARDED, recipe=slow, timed_steps=10, max_timed_steps=10, hang_after_s=2
+        PLAIN, SHARDED, recipe=slow, timed_steps=10, max_timed_steps=10, hang_after_s=1
     )
 
     assert all(isinstance(outcome, Measured) for outcome in outcomes), outcomes

@@ -42,20 +42,19 @@ class TraceFolder:
     path: Path
     launched_ns: int
 
-    def traces(self, patterns: Sequence[str], rank_count: int, *, besides: str) -> "TraceSet | str":
-        """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses.
-
-        A file of the name `besides` is not a trace.
-        """
+    def traces(self, patterns: Sequence[str], rank_count: int) -> "TraceSet | str":
+        """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses."""
         from evaluator.traces.readers.read import read_traces
 
-        paths = self._found(patterns, besides)
+        found = {path for pattern in patterns for path in self.path.glob(pattern)}
+        reports = {self.path / REPORT, *self.path.glob(f"{RANK_REPORTS}/*")}
+        paths = sorted(path for path in found - reports if not path.is_dir())
         if not paths:
             wanted = " or ".join(patterns)
             return (
                 f"the script ended with status 0 but left no trace: no {wanted} in TRACE_DIR; "
                 "write `for batch in cclsearch.steps(batches)` in its training loop; or write a "
-                f"trace of each rank there; or {besides} with the step times, and set [measure] "
+                f"trace of each rank there; or {REPORT} with the step times, and set [measure] "
                 "profiled_steps = 0; see docs/recipes.md"
             )
         for path in paths:
@@ -78,11 +77,6 @@ class TraceFolder:
             raise TraceError(path, "is also linked from elsewhere; a trial's files must be its own")
         if found.st_mtime_ns < self.launched_ns:
             raise TraceError(path, "was written before this trial was launched")
-
-    def _found(self, patterns: Sequence[str], besides: str) -> list[Path]:
-        found = {path for pattern in patterns for path in self.path.glob(pattern)}
-        reports = {self.path / besides, *self.path.glob(f"{RANK_REPORTS}/*")}
-        return sorted(path for path in found - reports if not path.is_dir())
 
     def _refuse_old(self, trace: "RankTrace") -> None:
         """Raise for a copy of an older trace: a copy's date is new, its clock is not."""
@@ -165,7 +159,7 @@ def read_script(
         )
     traces = None
     if study.measure.profiled_steps or report.step_times_s is None:
-        found = folder.traces(command.trace_files, job.world_size, besides=REPORT)
+        found = folder.traces(command.trace_files, job.world_size)
         if isinstance(found, str):
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
         traces = found

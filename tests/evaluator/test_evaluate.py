@@ -1,8 +1,8 @@
 import gzip
 import json
 import shutil
-from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 
@@ -88,6 +88,10 @@ def rewritten_steps(**changes):
     return change
 
 
+def timed_last(*step):
+    return rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [*step]])
+
+
 def trace_events(folder, rank):
     text = (folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
     return json.loads(text)["traceEvents"]
@@ -121,19 +125,13 @@ def test_every_metric_that_a_cpu_can_answer_has_a_value(kept):
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_trace_marks_each_profiled_step_exactly_once(kept, rank):
-    marks = Counter(
-        event["name"]
+    marks = [
+        (event["name"], event["ph"])
         for event in trace_events(kept.result.workdir, rank)
         if event.get("name", "").startswith("ProfilerStep")
-    )
-    complete = [
-        event["name"]
-        for event in trace_events(kept.result.workdir, rank)
-        if event["ph"] == "X" and event["name"].startswith("ProfilerStep")
     ]
 
-    assert sorted(complete) == PROFILED_STEPS
-    assert marks == Counter(PROFILED_STEPS)
+    assert sorted(marks) == [(step, "X") for step in PROFILED_STEPS]
 
 
 def test_the_traces_of_both_ranks_are_read_with_the_same_steps(kept):
@@ -165,115 +163,73 @@ def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluat
     assert outcome.metric("communication_fraction") is None
 
 
+def left(name, content):
+    """Puts these bytes in the place of a file."""
+    return lambda folder: (folder / name).write_bytes(content)
+
+
+def replaced(name, make):
+    """Makes something else of a file that was there."""
+
+    def change(folder):
+        (folder / name).unlink()
+        make(folder / name)
+
+    return change
+
+
+def copied(name, source):
+    return lambda folder: shutil.copy(folder / source, folder / name)
+
+
 @pytest.mark.parametrize(
-    ("change", "kind", "message"),
+    ("change", "message"),
     [
+        (replaced(STEPS, str), "rank 1 ended without leaving rank1.steps.json"),
+        (left(STEPS, b'{"rank": 1, "warm'), "rank1.steps.json: Input data was truncated"),
+        (left(STEPS, bytes(range(256))), "rank1.steps.json: "),
         (
-            lambda folder: (folder / STEPS).unlink(),
-            "metric_error",
-            "rank 1 ended without leaving rank1.steps.json",
-        ),
-        (
-            lambda folder: (folder / STEPS).write_text('{"rank": 1, "warm'),
-            "metric_error",
-            "rank1.steps.json: Input data was truncated",
-        ),
-        (
-            lambda folder: (folder / STEPS).write_bytes(bytes(range(256))),
-            "metric_error",
-            "rank1.steps.json: ",
-        ),
-        (
-            lambda folder: (folder / STEPS).write_bytes(b" " * ((16 << 20) + 1)),
-            "metric_error",
+            left(STEPS, b" " * ((16 << 20) + 1)),
             "rank1.steps.json: holds more than 16777216 bytes on disk",
         ),
         (
-            lambda folder: (folder / STEPS).write_bytes(gzip.compress(b" " * (32 << 20))),
-            "metric_error",
+            left(STEPS, gzip.compress(b" " * (32 << 20))),
             "rank1.steps.json: holds more than 16777216 bytes decompressed",
         ),
+        (replaced(STEPS, Path.mkdir), "rank1.steps.json: is no regular file"),
         (
-            lambda folder: ((folder / STEPS).unlink(), (folder / STEPS).mkdir()),
-            "metric_error",
+            replaced(STEPS, lambda path: path.symlink_to("/dev/zero")),
             "rank1.steps.json: is no regular file",
         ),
-        (
-            lambda folder: (
-                (folder / STEPS).unlink(),
-                (folder / STEPS).symlink_to("/dev/zero"),
-            ),
-            "metric_error",
-            "rank1.steps.json: is no regular file",
-        ),
-        (
-            lambda folder: shutil.copy(folder / "rank0.steps.json", folder / STEPS),
-            "metric_error",
-            "rank1.steps.json says that it is of rank 0",
-        ),
-        (
-            rewritten_steps(timed=[[1, 2]]),
-            "metric_error",
-            "rank 1 timed 1 steps, 5 were asked for",
-        ),
-        (
-            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [6, 6]]),
-            "metric_error",
-            "rank 1 has a step that ends before it starts",
-        ),
-        (
-            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [5, 6, 7]]),
-            "metric_error",
-            "steps differ in their parts, or have parts that do not pair",
-        ),
-        (
-            rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [5]]),
-            "metric_error",
-            "rank1.steps.json: Expected `array` of length >= 2",
-        ),
-        (
-            rewritten_steps(losses=["much"]),
-            "metric_error",
-            "rank1.steps.json: Expected `float`, got `str`",
-        ),
-        (
-            rewritten_steps(tokens_per_step=64),
-            "invalid_config",
-            "processed 192 tokens per step, the study asks for 256",
-        ),
-        (
-            lambda folder: (folder / TRACE).unlink(),
-            "metric_error",
-            "rank1_trace.json: is no regular file",
-        ),
+        (copied(STEPS, "rank0.steps.json"), "rank1.steps.json says that it is of rank 0"),
+        (rewritten_steps(timed=[[1, 2]]), "rank 1 timed 1 steps, 5 were asked for"),
+        (timed_last(6, 6), "rank 1 has a step that ends before it starts"),
+        (timed_last(5, 6, 7), "steps differ in their parts, or have parts that do not pair"),
+        (timed_last(5), "rank1.steps.json: Expected `array` of length >= 2"),
+        (rewritten_steps(losses=["much"]), "rank1.steps.json: Expected `float`, got `str`"),
+        (replaced(TRACE, str), "rank1_trace.json: is no regular file"),
         (
             lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-1000]),
-            "metric_error",
             "rank1_trace.json: is not a Chrome trace: it is truncated",
         ),
-        (
-            lambda folder: (folder / TRACE).write_text("not a trace"),
-            "metric_error",
-            "rank1_trace.json: ",
-        ),
-        (
-            lambda folder: (folder / TRACE).write_text('{"traceEvents": []}'),
-            "metric_error",
-            "rank1_trace.json: holds no event",
-        ),
-        (
-            lambda folder: shutil.copy(folder / "rank0_trace.json", folder / TRACE),
-            "metric_error",
-            "rank1_trace.json: holds rank 0, and so does ",
-        ),
+        (left(TRACE, b"not a trace"), "rank1_trace.json: "),
+        (left(TRACE, b'{"traceEvents": []}'), "rank1_trace.json: holds no event"),
+        (copied(TRACE, "rank0_trace.json"), "rank1_trace.json: holds rank 0, and so does "),
     ],
 )
-def test_what_a_rank_left_is_not_believed_unless_it_is_whole(change, kind, message, evaluated):
+def test_what_a_rank_left_is_not_believed_unless_it_is_whole(change, message, evaluated):
     failed = evaluated(change)
 
-    assert failed.kind == FailureKind(kind)
+    assert failed.kind is FailureKind.METRIC_ERROR
     assert failed.stage in (Stage.MEASURE, Stage.READ)
     assert failed.message.startswith(message)
+
+
+def test_ranks_that_did_other_work_are_not_measured(evaluated):
+    failed = evaluated(rewritten_steps(tokens_per_step=64))
+
+    assert (failed.kind, failed.stage) == (FailureKind.INVALID_CONFIG, Stage.MEASURE)
+    assert failed.message.startswith("processed 192 tokens per step, the study asks for 256")
 
 
 def test_a_job_that_crashed_is_not_measured_even_if_it_left_samples(kept, tmp_path):

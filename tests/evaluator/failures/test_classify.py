@@ -1,11 +1,14 @@
+"""The first cause of a failed job, and how each of its ranks ended."""
+
 import json
 import signal
 from types import SimpleNamespace
 
 import pytest
 
-from evaluator.failures.classify import classify
+from evaluator.failures.classify import classify, rank_ends
 from evaluator.ports import JobResult, LastHeartbeat, RankExit
+from records.machine import RankEnd
 from records.trial import FailureKind
 
 KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_ns=None)
@@ -63,6 +66,10 @@ def ended(rank, *, status=1, at_s=1.0):
 
 def died(rank, of, *, at_s=1.0):
     return RankExit(rank=rank, status=None, signal=of, ended_ns=round(at_s * 1e9))
+
+
+def command(*, status=1, by=None):
+    return RankExit(rank=None, status=None if by else status, signal=by, ended_ns=1)
 
 
 def test_a_lost_connection_is_not_held_against_the_configuration_when_nothing_else_is_known(
@@ -270,10 +277,6 @@ def test_a_command_that_waits_for_a_rank_without_memory_is_out_of_memory(failed_
     assert failed.message.startswith("rank 1: device memory ran out: torch.OutOfMemoryError")
 
 
-def command(*, status=1, by=None):
-    return RankExit(rank=None, status=None if by else status, signal=by, ended_ns=1)
-
-
 def test_a_command_is_told_by_what_its_output_says(failed_job):
     said = "[rank1]: ValueError: 30 heads must be divisible by 4\n"
 
@@ -308,8 +311,9 @@ def test_a_command_that_says_nothing_is_told_by_its_status(failed_job):
     )
 
 
-def test_a_command_that_went_well_did_not_fail(failed_job):
-    assert classify(failed_job(command(status=0), reason="finished")) is None
+@pytest.mark.parametrize("ranks", [(command(status=0),), (ended(0, status=0), ended(1, status=0))])
+def test_a_job_that_went_well_did_not_fail(ranks, failed_job):
+    assert classify(failed_job(*ranks, reason="finished")) is None
 
 
 @pytest.mark.parametrize("reason", ["rank_failed", "disk_quota"])
@@ -336,3 +340,130 @@ def test_a_rank_that_could_not_even_write_why_on_a_full_disk_is_infrastructure(
 
 def disk_with(free_bytes):
     return SimpleNamespace(free=free_bytes)
+
+
+# Ranks that their launcher saw killed.
+
+TORCHRUN = """\
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+evaluator.workloads.collectives.sweep FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-11-22_01:46:04
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : {status} (pid: 488)  (SIGKILL)
+  error_file: <N/A>
+  traceback : Signal 9 (SIGKILL) received by PID 488
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_01:46:04
+  host      : localhost
+  rank      : 0 (local_rank: 0)
+  exitcode  : 1 (pid: 487)
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+MPIRUN = """\
+--------------------------------------------------------------------------
+prterun noticed that process rank 2 with PID 1533 on node a.b.example exited on
+signal 11 (Segmentation fault).
+--------------------------------------------------------------------------
+"""
+LOST_READ = "Read error [127.0.0.1]:7381: Connection reset by peer. Check the remote worker"
+
+
+@pytest.mark.parametrize(
+    ("log", "errors", "message"),
+    [
+        (
+            TORCHRUN.format(status=-9),
+            {"rank0": LOST_READ},
+            "rank 1 died of SIGKILL, sent from outside",
+        ),
+        (
+            TORCHRUN.format(status=-15),
+            {"rank0": LOST_READ},
+            "rank 0 in timed: the connection to another rank was lost",
+        ),
+        (
+            TORCHRUN.format(status=-9),
+            {"rank0": "no such algorithm"},
+            "rank 0 in timed: RuntimeError: no such algorithm",
+        ),
+        (MPIRUN, {}, "rank 2 died of SIGSEGV"),
+    ],
+    ids=["killed", "ended by its launcher", "killed after another failed", "seen by mpirun"],
+)
+def test_a_rank_that_its_launcher_saw_killed_is_the_cause_unless_one_speaks_for_itself(
+    log, errors, message, failed_job
+):
+    said = {name: error(0, text) for name, text in errors.items()}
+
+    assert classify(failed_job(command(), logs={"job.log": log}, **said)).message.startswith(
+        message
+    )
+
+
+# How each rank ended.
+
+TRACEBACK = """[rank{rank}]: Traceback (most recent call last):
+[rank{rank}]:   File "train.py", line 3, in step
+[rank{rank}]: ValueError: bad batch of rank {rank}
+"""
+
+
+def test_of_a_job_that_went_well_no_log_is_read(failed_job):
+    ranks = (ended(0, status=0), ended(1, status=0))
+
+    found = rank_ends(failed_job(*ranks, reason="finished", logs={"rank0.log": "ValueError: x\n"}))
+
+    assert found == tuple(RankEnd(rank=rank, status=0, signal=None) for rank in (0, 1))
+
+
+def test_every_rank_has_its_own_error(failed_job):
+    logs = {
+        "rank0.log": "ValueError: less than the file says\n",
+        "rank2.log": TRACEBACK.format(rank=2),
+    }
+    ranks = (ended(0), died(1, signal.SIGKILL), ended(2))
+
+    ends = rank_ends(failed_job(*ranks, logs=logs, rank0=error(0, "first of all")))
+
+    assert [(end.status, end.signal) for end in ends] == [(1, None), (None, 9), (1, None)]
+    assert [end.first_error for end in ends] == [
+        "RuntimeError: first of all",
+        None,
+        "ValueError: bad batch of rank 2 at train.py:3 in step",
+    ]
+
+
+def test_ranks_of_a_command_are_separated_in_its_output(failed_job):
+    log = TRACEBACK.format(rank=1) + TRACEBACK.format(rank=0) + "KeyError: of nobody\n"
+
+    ends = rank_ends(failed_job(command(), logs={"job.log": log}))
+
+    assert [(end.rank, end.first_error) for end in ends] == [
+        (None, "KeyError: of nobody"),
+        *((r, f"ValueError: bad batch of rank {r} at train.py:3 in step") for r in (0, 1)),
+    ]
+    assert {(end.status, end.signal) for end in ends[1:]} == {(None, None)}
+
+
+def test_a_rank_that_its_launcher_saw_killed_has_the_signal(failed_job):
+    log = "mpirun noticed that process rank 3 with PID 7 on node n exited on signal 11.\n"
+
+    ends = rank_ends(failed_job(command(status=139), logs={"job.log": log}))
+
+    assert RankEnd(rank=3, status=None, signal=11) in ends
+
+
+def test_a_long_error_is_cut_to_one_line(failed_job):
+    (end,) = rank_ends(failed_job(ended(0), rank0=error(0, "x" * 9000 + "\nmore")))
+
+    assert len(end.first_error) == 400
+    assert "\n" not in end.first_error

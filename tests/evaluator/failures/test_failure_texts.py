@@ -69,127 +69,80 @@ MEMORY = [
     ("State: Terminated, Reason: OOMKilled, Exit Code: 137", HOST, None),
     ("slurmstepd: error: Exceeded job memory limit at some point.", HOST, None),
 ]
-OTHERS = [
-    ("invalid_config", "AssertionError: num_attention_heads (30) must be divisible by 4"),
-    ("invalid_config", "AssertionError: global batch size 24 is not divisible by 16"),
-    ("invalid_config", "AssertionError: world size (6) is not divisible by 4"),
-    (
-        "invalid_config",
+OTHERS = {
+    "invalid_config": [
+        "AssertionError: num_attention_heads (30) must be divisible by 4",
+        "AssertionError: global batch size 24 is not divisible by 16",
+        "AssertionError: world size (6) is not divisible by 4",
         "ValueError: Total number of attention heads (28) must be divisible by tensor parallel "
         "size (8).",
-    ),
-    (
-        "invalid_config",
         "AssertionError: Invalid parallel dims: dp_replicate(1) * tp(3) != WORLD_SIZE(4)",
-    ),
-    ("invalid_config", "pretrain_gpt.py: error: unrecognized arguments: --moe-layer 3"),
-    ("invalid_config", "train.py: error: argument --tp: invalid choice: 3 (choose from 1, 2)"),
-    ("invalid_config", "train.py: error: the following arguments are required: --seq-length"),
-    (
-        "invalid_config",
+        "pretrain_gpt.py: error: unrecognized arguments: --moe-layer 3",
+        "train.py: error: argument --tp: invalid choice: 3 (choose from 1, 2)",
+        "train.py: error: the following arguments are required: --seq-length",
         "pydantic_core._pydantic_core.ValidationError: 1 validation error for EngineArgs",
-    ),
-    ("invalid_config", "RuntimeError: CUDA error: invalid device ordinal"),
-    (
-        "invalid_config",
+        "RuntimeError: CUDA error: invalid device ordinal",
         "NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000",
-    ),
-    (
-        "invalid_config",
         "RuntimeError: Mesh should not be bigger than default world size 4, but found 8",
-    ),
-    (
-        "invalid_config",
         "ValueError: World size (8) is larger than the number of available GPUs (4)",
-    ),
-    (
-        "invalid_config",
         "srun: error: Unable to allocate resources: Requested node configuration is not available",
-    ),
-    ("invalid_config", "JobError: job.json: job: config must be an object, got 3"),
-    ("infrastructure", "RuntimeError: No CUDA GPUs are available"),
-    ("infrastructure", "RuntimeError: Found no NVIDIA driver on your system."),
-    (
-        "infrastructure",
+        "JobError: job.json: job: config must be an object, got 3",
+    ],
+    "infrastructure": [
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system.",
         "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable",
-    ),
-    ("infrastructure", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-    ("infrastructure", "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus."),
-    ("infrastructure", "OSError: [Errno 98] Address already in use"),
-    ("infrastructure", "torch.distributed.DistNetworkError: port: 29500, EADDRINUSE"),
-    ("infrastructure", "OSError: [Errno 28] No space left on device: 'checkpoint.pt'"),
-    ("infrastructure", "OSError: [Errno 122] Disk quota exceeded"),
-    (
-        "infrastructure",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "NVRM: Xid (PCI:0000:1b:00): 79, pid=1, GPU has fallen off the bus.",
+        "OSError: [Errno 98] Address already in use",
+        "torch.distributed.DistNetworkError: port: 29500, EADDRINUSE",
+        "OSError: [Errno 28] No space left on device: 'checkpoint.pt'",
+        "OSError: [Errno 122] Disk quota exceeded",
         "RuntimeError: unable to open shared memory object: Too many open files (24)",
-    ),
-    ("infrastructure", "RuntimeError: can't start new thread"),
-    (
-        "infrastructure",
+        "RuntimeError: can't start new thread",
         "slurmstepd: error: *** STEP 9.0 ON nid1 CANCELLED AT 2026-01-01 DUE TO TIME LIMIT ***",
-    ),
-    (
-        "infrastructure",
         "slurmstepd: error: *** JOB 9 ON nid1 CANCELLED AT 2026-01-01 DUE TO PREEMPTION ***",
-    ),
-    ("infrastructure", "srun: error: Unable to create step for job 9: Job/step already completing"),
-    ("infrastructure", "srun: error: Node failure on nid004"),
-    ("infrastructure", "srun: error: Unable to contact slurm controller (connect failure)"),
-    ("infrastructure", "The node was low on resource: ephemeral-storage."),
-    ("infrastructure", "socket.gaierror: [Errno -3] Temporary failure in name resolution"),
-    ("infrastructure", "OSError: [Errno 101] Network is unreachable"),
-    (
-        "infrastructure",
+        "srun: error: Unable to create step for job 9: Job/step already completing",
+        "srun: error: Node failure on nid004",
+        "srun: error: Unable to contact slurm controller (connect failure)",
+        "The node was low on resource: ephemeral-storage.",
+        "socket.gaierror: [Errno -3] Temporary failure in name resolution",
+        "OSError: [Errno 101] Network is unreachable",
         "nid1:7:7 [0] misc/socket.cc:484 NCCL WARN Bootstrap : no socket interface found",
-    ),
-    ("infrastructure", "RuntimeError: Unable to find address for: eth7"),
-    ("infrastructure", "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError"),
-    (
-        "infrastructure",
+        "RuntimeError: Unable to find address for: eth7",
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         "OSError: We couldn't connect to 'https://huggingface.co' to load this file",
-    ),
-    ("infrastructure", "KeyboardInterrupt"),
-    ("infrastructure", "bash: line 1: 4711 Killed                  python train.py"),
-    (
-        "infrastructure",
+        "KeyboardInterrupt",
+        "bash: line 1: 4711 Killed                  python train.py",
         "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.2]:4",
-    ),
-    (
-        "infrastructure",
         "torch.distributed.DistBackendError: NCCL error in: NCCL.cpp:3356, remote process "
         "exited or there was a network error, NCCL version 2.21.5",
-    ),
-    ("infrastructure", "BrokenPipeError: [Errno 32] Broken pipe"),
-    (
-        "hang",
+        "BrokenPipeError: [Errno 32] Broken pipe",
+    ],
+    "hang": [
         "[E1] [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, "
         "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600021 milliseconds before timing out.",
-    ),
-    (
-        "hang",
         "RuntimeError: [gloo/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation",
-    ),
-    ("hang", "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms"),
-    ("crash", "Fatal Python error: Segmentation fault"),
-    ("crash", "srun: error: nid001: task 3: Segmentation fault (core dumped)"),
-    ("crash", "RuntimeError: CUDA error: device-side assert triggered"),
-    ("crash", "RuntimeError: CUDA error: an illegal memory access was encountered"),
-    (
-        "crash",
+        "RuntimeError: Rank 2 failed to pass monitoredBarrier in 30000 ms",
+    ],
+    "crash": [
+        "Fatal Python error: Segmentation fault",
+        "srun: error: nid001: task 3: Segmentation fault (core dumped)",
+        "RuntimeError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: an illegal memory access was encountered",
         "torch.distributed.DistBackendError: NCCL error: ncclInvalidUsage: This usually reflects",
-    ),
-    ("crash", "  what():  op.preamble.length <= op.nbytes. 8 vs 4"),
-    ("crash", "OSError: [Errno 27] File too large"),
-    ("crash", "ModuleNotFoundError: No module named 'flash_attn'"),
-    ("crash", "KeyError: 'model.layers.0.weight'"),
-    ("crash", "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:"),
-    (
-        "crash",
+        "  what():  op.preamble.length <= op.nbytes. 8 vs 4",
+        "OSError: [Errno 27] File too large",
+        "ModuleNotFoundError: No module named 'flash_attn'",
+        "KeyError: 'model.layers.0.weight'",
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
         "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.",
-    ),
-    ("crash", "srun: error: nid001: task 0: Exited with exit code 1"),
-    ("policy_error", "generate_config raised: KeyError 'world_size'"),
-]
+        "srun: error: nid001: task 0: Exited with exit code 1",
+    ],
+    "policy_error": [
+        "generate_config raised: KeyError 'world_size'",
+    ],
+}
 HARMLESS = [
     "step 3: loss 4.25, 12.5 GiB of memory in use",
     "W1026 12:00:00.1 1 torch/distributed/run.py:774] Address already in use, trying the next port",
@@ -209,7 +162,9 @@ def test_memory_that_ran_out_is_known_by_its_text_and_how_much_was_asked_for(tex
     assert found.why == (f"{why}, {asked} asked for" if asked else why)
 
 
-@pytest.mark.parametrize(("kind", "text"), OTHERS)
+@pytest.mark.parametrize(
+    ("kind", "text"), [(kind, x) for kind, texts in OTHERS.items() for x in texts]
+)
 def test_a_message_from_the_world_outside_has_its_kind(kind, text):
     assert read_log(text).kind == kind
 

@@ -16,7 +16,7 @@ from records.study import Dimension, Environment, Measure, Objective, SearchSpac
 from records.trial import Config, Failed, FailureKind, Measured, Outcome
 from records.workload import Message, Workload
 
-RANKS = 4
+RANKS = 2
 ENTRY = "evaluator.workloads.collectives.message_step:exchange"
 COLD_RANK = (Path(sys.executable).name, "-P", "-m", "evaluator.rank.main", "job.json")
 STEPS = Measure(warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=0, timeout_s=60)
@@ -90,7 +90,7 @@ def _repeated(message: Message) -> dict[str, object]:
 
 
 TELL = ExchangeRecipe(entry="exchange_entries:tell")
-SUM, SMALL = 10, 1_000
+SUM, SMALL = 3, 1_000
 MIX = (
     Message(collective="all_reduce", size_bytes=4 * SMALL, count=3),
     Message(collective="all_reduce", size_bytes=20),
@@ -101,7 +101,7 @@ MIX = (
     Message(collective="send_recv", size_bytes=64),
     Message(collective="barrier"),
 )
-EVERY_RANKS = [1.0, 2.0, 3.0, 4.0]
+EVERY_RANKS = [1.0, 2.0]
 
 
 def expected(rank: int) -> list[list[float]]:

@@ -1,13 +1,11 @@
 """How the MPI adapter starts, refuses and ends, on real processes."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
+from evaluator.machine import mpi_library
 
 LIBRARY = mpi_library()
 pytestmark = pytest.mark.skipif(
@@ -17,7 +15,6 @@ IMPORTS = """
 import json
 import weakref
 import torch
-from evaluator.rank.main import read_rank_numbers
 from evaluator.workloads.collectives.operations import Tensors
 from evaluator.workloads.collectives.sweep import new_adapter
 from evaluator.workloads.collectives.operations import Collective, Operation
@@ -61,22 +58,24 @@ print(json.dumps(seen))
 """
 
 
-@pytest.fixture(autouse=True)
-def leave_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in mpirun_environment().items():
-        monkeypatch.setenv(name, value)
+@pytest.fixture(scope="module")
+def printed(warm_ranks, tmp_path_factory) -> Callable[[str], str]:
+    """What a process prints that no mpirun started: MPI gives it a world of its own."""
 
+    def run(program: str) -> str:
+        folder = tmp_path_factory.mktemp("alone")
+        (folder / "program.py").write_text(program)
+        (status,) = warm_ranks.run(folder, 1, (str(folder / "program.py"),))
+        log = (folder / "rank0.log").read_text()
+        assert status == 0, log
+        return log
 
-def ended(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return run
 
 
 @pytest.fixture(scope="module")
-def seen() -> dict[str, object]:
-    """What a process sees that no mpirun started: MPI gives it a world of its own."""
-    done = ended(sys.executable, "-c", IMPORTS + ALONE)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def seen(printed) -> dict[str, object]:
+    return json.loads(printed(IMPORTS + ALONE))
 
 
 def test_ranks_that_mpirun_did_not_start_are_refused(seen: dict[str, object]) -> None:
@@ -112,31 +111,10 @@ def test_mpi_ends_once_and_does_not_start_again(seen: dict[str, object]) -> None
     assert str(seen["again"]).startswith("UnavailableError: MPI has ended in this process")
 
 
-def test_mpi_that_somebody_else_started_is_left_running() -> None:
+def test_mpi_that_somebody_else_started_is_left_running(printed) -> None:
     program = (
         f"from mpi4py import MPI\n{IMPORTS}adapter.init('mpi', CPU, 0, 1)\n"
         "adapter.finalize()\nprint(MPI.Is_finalized())"
     )
 
-    assert ended(sys.executable, "-c", program).stdout == "False\n"
-
-
-def test_a_rank_that_fails_ends_those_that_wait_for_it(tmp_path: Path) -> None:
-    program = tmp_path / "rank.py"
-    program.write_text(
-        IMPORTS + "numbers = read_rank_numbers()\n"
-        "adapter.init('mpi', CPU, numbers.rank, numbers.world_size)\n"
-        "barrier = Operation(collective=Collective.BARRIER, size_bytes=0)\n"
-        "try:\n"
-        "    adapter.run_collective(barrier, Tensors())\n"
-        "    if numbers.rank == 1:\n"
-        "        raise ValueError('this rank goes')\n"
-        "    adapter.run_collective(barrier, Tensors())\n"
-        "finally:\n"
-        "    adapter.finalize()\n"
-    )
-
-    done = ended(*mpirun_command(2, (sys.executable, str(program))))
-
-    assert done.returncode != 0
-    assert "this rank goes" in done.stderr
+    assert printed(program) == "False\n"

@@ -1,8 +1,5 @@
 """Sweeps by several processes, as they are launched."""
 
-import subprocess
-import sys
-
 from evaluator.collective_bench.record import bench_metrics
 from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.operations import (
@@ -72,15 +69,6 @@ def test_an_odd_rank_has_no_partner_and_waits_with_the_others_for_the_next_point
     assert ping_pong.block_ns[2] < min(ping_pong.block_ns[:2])
 
 
-def test_mpirun_starts_ranks_that_measure_through_mpi(sweep_by_mpi):
-    swept = sweep_by_mpi(request_for(*ALL, adapter=AdapterName.MPI, sync_interval=1), 2)
-
-    assert swept.statuses == [0], swept.said(0)
-    assert [point.operation for point in swept.points] == list(ALL)
-    assert {point.status for point in swept.points} == {PointStatus.MEASURED}
-    assert {point.block_calls for point in swept.points} == {(1,) * 5}
-
-
 def test_ranks_without_a_place_to_meet_say_what_is_missing(sweep_by_mpi):
     swept = sweep_by_mpi(request_for(*ALL), 1)
 
@@ -88,8 +76,9 @@ def test_ranks_without_a_place_to_meet_say_what_is_missing(sweep_by_mpi):
     assert "MASTER_ADDR and MASTER_PORT not set" in swept.error(0)["message"]
 
 
-def test_a_process_of_a_launcher_of_ones_own_is_a_rank_by_itself(tmp_path):
-    program = """
+def test_a_process_of_a_launcher_of_ones_own_is_a_rank_by_itself(warm_ranks, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text("""
 from evaluator.rank.main import read_rank_numbers
 from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives import sweep
@@ -111,18 +100,11 @@ sweep.run(
     read_rank_numbers(),
     report,
 )
-"""
-    numbers = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+""")
 
-    ended = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        cwd=tmp_path,
-        env={**numbers, "CCLSEARCH_INIT_METHOD": f"file://{tmp_path}/store"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    statuses = warm_ranks.run(tmp_path, 1, (str(program),))
 
-    assert ended.stdout == "gloo\nbarrier measured\n"
-    assert [path.name for path in tmp_path.iterdir() if path.name != "store"] == []
+    assert statuses == [0]
+    assert (tmp_path / "rank0.log").read_text() == "gloo\nbarrier measured\n"
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left <= {"program.py", "rank0.log", "store"}

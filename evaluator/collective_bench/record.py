@@ -165,11 +165,7 @@ def bench_metrics(samples: PointSamples, world_size: int, convention: Convention
         p99_time_us=p99_us,
         slowest_rank=int(block_ns.sum(axis=1).argmax()),
         bandwidth=bandwidth(
-            operation.collective,
-            operation.message_bytes,
-            world_size,
-            average_us / 1e6,
-            convention,
+            operation.collective, operation.message_bytes, world_size, average_us / 1e6, convention
         ),
         block_count=len(samples.block_calls),
     )

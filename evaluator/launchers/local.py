@@ -148,10 +148,7 @@ class LocalLauncher:
     """
 
     def __init__(
-        self,
-        environment: Mapping[str, str],
-        threads_per_rank: int,
-        disk_bytes: int = DISK_BYTES,
+        self, environment: Mapping[str, str], threads_per_rank: int, disk_bytes: int = DISK_BYTES
     ) -> None:
         threads = str(threads_per_rank)
         self._temporary = environment.get("TMPDIR", tempfile.gettempdir())

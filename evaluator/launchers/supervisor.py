@@ -30,15 +30,7 @@ from evaluator.launchers.limits import (
     remove_stale_shared_memory,
     shared_memory,
 )
-from evaluator.launchers.watch import (
-    Heartbeats,
-    JobEnd,
-    Log,
-    Process,
-    Terms,
-    Watch,
-    take_stacks,
-)
+from evaluator.launchers.watch import Heartbeats, JobEnd, Log, Process, Terms, Watch, take_stacks
 from evaluator.rank.protocol import (
     COMMAND_LOG,
     RENDEZVOUS_VARIABLE,

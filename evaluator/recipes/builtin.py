@@ -278,10 +278,7 @@ def _workload_faults(work: RankWorkload) -> Iterator[tuple[object, str]]:
         ("dense_layer_count", "layer_count"),
     ):
         most = getattr(work, whole)
-        yield (
-            getattr(work, part) > most,
-            f"{part} {getattr(work, part)} is above {whole} {most}",
-        )
+        yield (getattr(work, part) > most, f"{part} {getattr(work, part)} is above {whole} {most}")
 
 
 def rules(study: Study) -> tuple[Rule, ...]:

@@ -20,15 +20,7 @@ import msgspec
 from evaluator.rank.job import DeviceKind
 from records.errors import StudyError
 from records.expression import Operand, Rule, facts, parse
-from records.study import (
-    Constraint,
-    Dimension,
-    Environment,
-    SearchSpace,
-    Study,
-    Value,
-    choices_of,
-)
+from records.study import Constraint, Dimension, Environment, SearchSpace, Study, Value, choices_of
 from records.trial import Config
 
 T = TypeVar("T")

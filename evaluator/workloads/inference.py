@@ -30,11 +30,7 @@ from evaluator.workloads.model import (
     Stage,
     build_decoder,
 )
-from evaluator.workloads.parallelize import (
-    Layout,
-    apply_inference_tensor_parallel,
-    open_layout,
-)
+from evaluator.workloads.parallelize import Layout, apply_inference_tensor_parallel, open_layout
 from evaluator.workloads.training import Batches
 
 _SHARPNESS = 4.0
@@ -190,12 +186,7 @@ def open_model(job: Job, layout: Layout, *, length: int, device: torch.device) -
 def _open_cache(job: Job, length: int, device: torch.device) -> CachedAttention:
     """Take room in one layer for a round of sequences of `length` tokens."""
     workload, config = job.workload, job.config
-    shape = (
-        config.micro_batch,
-        workload.kv_head_count // config.tp,
-        length,
-        workload.head_width,
-    )
+    shape = (config.micro_batch, workload.kv_head_count // config.tp, length, workload.head_width)
     keys, values = torch.empty(2, *shape, dtype=DTYPES[workload.precision], device=device)
     return CachedAttention(CausalAttention(config.attention_backend), keys, values)
 

@@ -416,12 +416,7 @@ class Decoder(nn.Module):
 
 
 def build_decoder(
-    workload: Workload,
-    stage: Stage,
-    positions: Tensor,
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
+    workload: Workload, stage: Stage, positions: Tensor, *, device: torch.device, dtype: torch.dtype
 ) -> Decoder:
     """Build one stage with the numbers that it has in every configuration of one seed.
 

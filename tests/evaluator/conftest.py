@@ -32,6 +32,7 @@ MODULES = (
     "exchange_entries",
     "expert_entries",
     "inference_entries",
+    "timed_entries",
     "training_entries",
 )
 
@@ -190,6 +191,21 @@ def command(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Launched]:
         return Launched(launcher.run(job, folder, phases.append), phases)
 
     return run
+
+
+class OtherEntry(BuiltinRecipe):
+    """The built-in recipe, with the work of another entry in the ranks of some configurations."""
+
+    def __init__(self, entry: str, *, only: Config | None = None, **misdeed: object) -> None:
+        self._entry, self._only, self._misdeed = entry, only, misdeed
+
+    def job(self, study: Study, config: Config) -> Job:
+        job = super().job(study, config)
+        if self._only not in (None, config):
+            return job
+        document = json.loads(job.files["job.json"]) | {"entry": self._entry}
+        files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(self._misdeed)}
+        return replace(job, files=files)
 
 
 @dataclass(frozen=True, slots=True)

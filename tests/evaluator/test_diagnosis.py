@@ -44,12 +44,12 @@ def ns(seconds):
     return round(seconds * 1e9)
 
 
-def test_a_launch_without_traces_or_marked_steps_has_no_diagnosis() -> None:
+def test_a_launch_without_traces_or_marked_steps_has_no_diagnosis():
     assert diagnose(Evidence()) is None
     assert diagnosed([compute(0, 10)], steps=()) is None
 
 
-def test_each_collective_is_exposed_where_nothing_computes_and_hidden_beside_compute() -> None:
+def test_each_collective_is_exposed_where_nothing_computes_and_hidden_beside_compute():
     found = diagnosed(
         [compute(0, 50), call(40, 70), call(80, 100, kind=GATHER, size=1024)],
         [compute(0, 60), call(40, 70), call(80, 100, kind=GATHER, size=1024)],
@@ -63,7 +63,7 @@ def test_each_collective_is_exposed_where_nothing_computes_and_hidden_beside_com
     assert ns(found.step_s) == 100
 
 
-def test_groups_of_one_shape_are_one_line_and_others_are_not() -> None:
+def test_groups_of_one_shape_are_one_line_and_others_are_not():
     neighbours = [[call(0, 10, ranks)] for ranks in ((0, 1), (0, 1), (2, 3), (2, 3))]
     across = [call(20, 60, ranks) for ranks in ((0, 2), (1, 3), (0, 2), (1, 3))]
     found = diagnosed(*([*near, far] for near, far in zip(neighbours, across, strict=True)))
@@ -74,7 +74,7 @@ def test_groups_of_one_shape_are_one_line_and_others_are_not() -> None:
     ]
 
 
-def test_groups_cross_nodes_by_the_ranks_of_a_node() -> None:
+def test_groups_cross_nodes_by_the_ranks_of_a_node():
     def crossing(environment):
         (found,) = diagnosed(
             *([call(0, 10, (0, 1, 2))] for _ in range(3)), environment=environment
@@ -86,20 +86,20 @@ def test_groups_cross_nodes_by_the_ranks_of_a_node() -> None:
     assert crossing(replace(ENVIRONMENT, ranks_per_node=4)) is False
 
 
-def test_a_group_that_lists_no_ranks_is_told_without_them() -> None:
+def test_a_group_that_lists_no_ranks_is_told_without_them():
     unlisted = replace(call(0, 10), group=RankGroup("tp", None, 4))
     (found,) = diagnosed([unlisted], environment=ENVIRONMENT).collectives
 
     assert (found.group_size, found.ranks, found.crosses_nodes) == (4, None, None)
 
 
-def test_a_collective_that_tells_no_size_has_no_bytes() -> None:
+def test_a_collective_that_tells_no_size_has_no_bytes():
     (found,) = diagnosed([call(0, 10), call(20, 30, size=0)]).collectives
 
     assert (found.call_count, found.bytes) == (2.0, None)
 
 
-def test_steps_are_averaged_and_what_is_between_them_is_left_out() -> None:
+def test_steps_are_averaged_and_what_is_between_them_is_left_out():
     spans = [compute(0, 20), call(20, 40), call(140, 160), compute(200, 260), call(260, 300)]
     found = diagnosed(spans, spans, steps=((0, 0, 100), (1, 200, 300)))
 
@@ -108,7 +108,7 @@ def test_steps_are_averaged_and_what_is_between_them_is_left_out() -> None:
     assert ns(found.compute_s) == 40
 
 
-def test_waiting_for_a_neighbour_is_the_pipeline_bubble() -> None:
+def test_waiting_for_a_neighbour_is_the_pipeline_bubble():
     found = diagnosed(
         [compute(0, 50), call(50, 60, kind=CollectiveKind.SEND)],
         [call(0, 60, kind=CollectiveKind.RECV), compute(60, 100)],
@@ -118,7 +118,7 @@ def test_waiting_for_a_neighbour_is_the_pipeline_bubble() -> None:
     assert diagnosed([call(0, 60)], [call(0, 60)]).pipeline_bubble_s is None
 
 
-def test_the_slowest_rank_and_the_one_that_is_waited_for_are_told() -> None:
+def test_the_slowest_rank_and_the_one_that_is_waited_for_are_told():
     found = diagnosed([compute(0, 40), call(40, 100)], [compute(0, 80), call(80, 100)])
 
     assert (found.slowest_rank, found.straggler) == (1, 1)
@@ -126,7 +126,7 @@ def test_the_slowest_rank_and_the_one_that_is_waited_for_are_told() -> None:
     assert found.straggler_share == pytest.approx(0.4)
 
 
-def test_the_memory_is_that_of_the_rank_that_needed_most() -> None:
+def test_the_memory_is_that_of_the_rank_that_needed_most():
     rich = replace(ENVIRONMENT, device="cuda", memory_bytes=100)
     found = diagnosed([compute(0, 10)], peak_memory_bytes=(30, 70), environment=rich)
 
@@ -134,14 +134,14 @@ def test_the_memory_is_that_of_the_rank_that_needed_most() -> None:
     assert diagnosed([compute(0, 10)], peak_memory_bytes=(0,)).peak_memory_bytes is None
 
 
-def test_resident_pages_of_a_host_are_not_held_against_its_limit_on_mapped_ones() -> None:
+def test_resident_pages_of_a_host_are_not_held_against_its_limit_on_mapped_ones():
     rich = replace(ENVIRONMENT, device="cpu", memory_bytes=100)
     found = diagnosed([compute(0, 10)], peak_memory_bytes=(110,), environment=rich)
 
     assert (found.peak_memory_bytes, found.memory_bytes) == (110, None)
 
 
-def test_only_the_largest_collectives_are_kept() -> None:
+def test_only_the_largest_collectives_are_kept():
     spans = [call(10 * n, 10 * n + n, (0, n + 1), size=n) for n in range(1, 9)]
     found = diagnosed(spans)
 
@@ -149,7 +149,7 @@ def test_only_the_largest_collectives_are_kept() -> None:
     assert [ns(c.exposed_s) for c in found.collectives] == [8, 7, 6, 5, 4, 3]
 
 
-def test_recorded_traces_name_the_known_straggler() -> None:
+def test_recorded_traces_name_the_known_straggler():
     traces = read_traces(sorted(SYNTHETIC.glob("rank*_trace.json.gz")))
     found = diagnose(Evidence(traces=traces))
 
@@ -168,7 +168,7 @@ def test_recorded_traces_name_the_known_straggler() -> None:
         "xla/vllm_tpu_2chip_a.trace.json.gz",
     ],
 )
-def test_recorded_traces_add_up(recorded_data: Path, pattern: str) -> None:
+def test_recorded_traces_add_up(recorded_data, pattern):
     traces = read_traces(sorted((recorded_data / "traces").glob(pattern)))
     found = diagnose(Evidence(traces=traces))
 
@@ -182,7 +182,7 @@ def test_recorded_traces_add_up(recorded_data: Path, pattern: str) -> None:
     assert from_json(Diagnosis, to_json(found)) == found
 
 
-def test_records_from_before_there_were_diagnoses_are_read() -> None:
+def test_records_from_before_there_were_diagnoses_are_read():
     text = to_json(measured_outcome()).replace('"diagnosis": null, ', "")
 
     assert "diagnosis" not in text

@@ -45,9 +45,7 @@ def loaded(vendor: str, version: str, *files: Path) -> str:
     return json.dumps([vendor, version, [str(file) for file in files]])
 
 
-def test_mpirun_is_the_one_that_was_installed_with_the_library(
-    python_says: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_mpirun_is_the_one_that_was_installed_with_the_library(python_says, tmp_path):
     python_says(loaded("Open MPI", "4.1.4", tmp_path / "lib" / "x86" / "libmpi.so.40"))
     beside = program(tmp_path / "bin" / "mpirun", "mpirun (Open MPI) 4.1.4\n\nReport bugs")
     program(tmp_path / "path" / "mpirun", "mpirun (Open MPI) 4.1.4")
@@ -57,9 +55,7 @@ def test_mpirun_is_the_one_that_was_installed_with_the_library(
     assert library == mpi.MpiLibrary(kind="openmpi", version="4.1.4", mpirun=str(beside))
 
 
-def test_mpirun_of_another_version_beside_the_library_is_passed_over(
-    python_says: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_mpirun_of_another_version_beside_the_library_is_passed_over(python_says, tmp_path):
     python_says(loaded("Open MPI", "9.8.7", tmp_path / "lib" / "libmpi.so.40"))
     program(tmp_path / "bin" / "mpirun", "mpirun (Open MPI) 9.8.70")
     right = program(tmp_path / "path" / "mpirun.openmpi", "mpirun (Open MPI) 9.8.7")
@@ -70,9 +66,7 @@ def test_mpirun_of_another_version_beside_the_library_is_passed_over(
     assert library.mpirun == str(right)
 
 
-def test_open_mpi_is_told_to_share_cores(
-    python_says: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_open_mpi_is_told_to_share_cores(python_says, tmp_path):
     python_says(loaded("Open MPI", "5.0.11"))
     mpirun = program(tmp_path / "path" / "mpirun", "mpirun (Open MPI) 5.0.11")
 
@@ -82,9 +76,7 @@ def test_open_mpi_is_told_to_share_cores(
     assert command == (str(mpirun), *options, "python", "rank.py")
 
 
-def test_mpich_is_told_the_number_of_ranks_only(
-    python_says: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_mpich_is_told_the_number_of_ranks_only(python_says, tmp_path):
     python_says(loaded("MPICH", "4.3.1"))
     mpirun = program(
         tmp_path / "path" / "mpirun.mpich", "HYDRA build details:\n    Version:      4.3.1"
@@ -95,7 +87,7 @@ def test_mpich_is_told_the_number_of_ranks_only(
     assert command == (str(mpirun), "-n", "2", "python", "rank.py")
 
 
-def test_a_library_without_its_mpirun_starts_nothing(python_says: Callable[[str], None]) -> None:
+def test_a_library_without_its_mpirun_starts_nothing(python_says):
     python_says(loaded("MPICH", "4.3.1"))
 
     assert mpi.mpi_library() == mpi.MpiLibrary(kind="mpich", version="4.3.1", mpirun=None)
@@ -104,9 +96,7 @@ def test_a_library_without_its_mpirun_starts_nothing(python_says: Callable[[str]
 
 
 @pytest.mark.parametrize("answer", ["", "Open MPI", "[1, 2]", '{"vendor": 1}', "null"])
-def test_an_answer_that_is_none_means_no_library(
-    python_says: Callable[[str], None], answer: str
-) -> None:
+def test_an_answer_that_is_none_means_no_library(python_says, answer):
     python_says(answer)
 
     assert mpi.mpi_library() is None
@@ -114,15 +104,13 @@ def test_an_answer_that_is_none_means_no_library(
         mpi.mpirun_command(2, ("python",))
 
 
-def test_a_python_that_fails_means_no_library(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_that_fails_means_no_library(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "missing"))
 
     assert mpi.mpi_library() is None
 
 
-def test_mpi4py_is_asked_once(python_says: Callable[[str], None]) -> None:
+def test_mpi4py_is_asked_once(python_says):
     python_says(loaded("MPICH", "4.3.1"))
     first = mpi.mpi_library()
     python_says("nothing")
@@ -130,7 +118,7 @@ def test_mpi4py_is_asked_once(python_says: Callable[[str], None]) -> None:
     assert mpi.mpi_library() is first
 
 
-def test_only_root_needs_leave_to_run_as_root(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_root_needs_leave_to_run_as_root(monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert mpi.mpirun_environment() == {}
 

@@ -78,9 +78,7 @@ def test_cost_is_lower_when_better_and_value_is_what_was_asked_for(direction, co
 
 
 @given(
-    st.floats(-1e100, 1e100),
-    st.floats(-1e100, 1e100),
-    st.sampled_from(["minimize", "maximize"]),
+    st.floats(-1e100, 1e100), st.floats(-1e100, 1e100), st.sampled_from(["minimize", "maximize"])
 )
 @settings(deadline=None)
 def test_the_better_value_has_the_lower_cost(one, other, direction):

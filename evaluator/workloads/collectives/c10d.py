@@ -255,7 +255,4 @@ def _rendezvous() -> dict[str, object]:
     if not dist.is_initialized():
         return {}
     store = dist.distributed_c10d._get_default_store()
-    return {
-        "store": dist.PrefixStore(_GROUP_NAME, store),
-        "hints": {"persistent_store": "true"},
-    }
+    return {"store": dist.PrefixStore(_GROUP_NAME, store), "hints": {"persistent_store": "true"}}

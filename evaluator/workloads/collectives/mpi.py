@@ -10,13 +10,7 @@ from typing import Final, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from evaluator.workloads.collectives.adapters import (
-    ROOT,
-    CommAdapter,
-    Membership,
-    Then,
-    one_line,
-)
+from evaluator.workloads.collectives.adapters import ROOT, CommAdapter, Membership, Then, one_line
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Call,

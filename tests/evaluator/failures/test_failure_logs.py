@@ -142,8 +142,7 @@ def test_a_message_of_several_lines_is_read_to_its_end():
 
 
 @pytest.mark.parametrize(
-    "marked",
-    ["{rank}: {line}", "[default{rank}]:{line}", "(EngineCore_DP{rank} pid=77) {line}"],
+    "marked", ["{rank}: {line}", "[default{rank}]:{line}", "(EngineCore_DP{rank} pid=77) {line}"]
 )
 def test_what_launchers_and_loggers_put_before_a_line_is_taken_off(marked):
     text = "\n".join(marked.format(rank=1, line=line) for line in WRONG.splitlines())

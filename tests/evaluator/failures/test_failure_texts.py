@@ -139,9 +139,7 @@ OTHERS = {
         "subprocess.CalledProcessError: Command '['torchrun']' returned non-zero exit status 1.",
         "srun: error: nid001: task 0: Exited with exit code 1",
     ],
-    "policy_error": [
-        "generate_config raised: KeyError 'world_size'",
-    ],
+    "policy_error": ["generate_config raised: KeyError 'world_size'"],
 }
 HARMLESS = [
     "step 3: loss 4.25, 12.5 GiB of memory in use",

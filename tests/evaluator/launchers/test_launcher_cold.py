@@ -153,11 +153,7 @@ def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
     told = dict(line.split("=", 1) for line in lines)
     assert (
         told.items()
-        >= {
-            "PATH": launch_environment["PATH"],
-            "TP": "2",
-            "OMP_NUM_THREADS": "3",
-        }.items()
+        >= {"PATH": launch_environment["PATH"], "TP": "2", "OMP_NUM_THREADS": "3"}.items()
     )
     assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_RENDEZVOUS"])
     assert "ANTHROPIC_API_KEY" not in told

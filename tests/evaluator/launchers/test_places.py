@@ -95,8 +95,7 @@ def test_without_places_a_job_is_launched_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("visible", "devices"),
-    [(None, ("0", "1")), ("3,GPU-5a,7", ("3", "GPU-5a")), ("5", ("5",))],
+    ("visible", "devices"), [(None, ("0", "1")), ("3,GPU-5a,7", ("3", "GPU-5a")), ("5", ("5",))]
 )
 def test_devices_are_named_as_they_are_visible_to_us(visible, devices):
     study = testing.study()

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import threading
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,26 +14,14 @@ from evaluator.launchers.local import LocalLauncher
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.errors import EnvironmentFault
 from records.trial import Config, Failed, FailureKind, Measured, Stage
+from tests.evaluator.conftest import OtherEntry
 
 PLAIN, SHARDED = Config({"dp_replicate": 2}), Config({"dp_shard": 2})
 STEPS_PER_TURN, TURNS = 5, 4
 
 
-class Misbehaving(BuiltinRecipe):
-    """The built-in recipe, except that ranks of one configuration do what `misdeed` says."""
-
-    def __init__(self, config, entry="misbehave", **misdeed):
-        self._config = config
-        self._entry = f"bad_entries:{entry}"
-        self._misdeed = {"rank": 1, "step": 8} | misdeed
-
-    def job(self, study, config):
-        job = super().job(study, config)
-        if config != self._config:
-            return job
-        document = json.loads(job.files["job.json"]) | {"entry": self._entry}
-        files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(self._misdeed)}
-        return replace(job, files=files)
+def misbehaving(config, **misdeed):
+    return OtherEntry("bad_entries:misbehave", only=config, **{"rank": 1, "step": 8, **misdeed})
 
 
 @pytest.fixture(scope="module")
@@ -132,9 +119,9 @@ def test_what_they_compute_and_record_is_as_in_a_launch_alone(together, study, l
     assert record["timeout_s"] == 60
 
 
-@pytest.mark.parametrize("step", [None, 0, 8], ids=["set-up", "warm-up", "turn"])
+@pytest.mark.parametrize("step", [None, 8], ids=["set-up", "turn"])
 def test_a_crash_is_told_as_that_configuration_s_own(together, step):
-    crashing = Misbehaving(SHARDED, what="raise", step=step)
+    crashing = misbehaving(SHARDED, what="raise", step=step)
 
     innocent, crashed = together(PLAIN, SHARDED, recipe=crashing)
 
@@ -147,20 +134,11 @@ def test_a_crash_is_told_as_that_configuration_s_own(together, step):
 
 
 def test_a_hang_ends_the_turns_of_all(together):
-    hanging = Misbehaving(PLAIN, what="sleep")
+    hanging = misbehaving(PLAIN, what="sleep")
 
     hung, innocent = together(PLAIN, SHARDED, recipe=hanging, hang_after_s=1)
 
     assert hung.kind is FailureKind.HANG
-    assert innocent.kind is FailureKind.INFRASTRUCTURE
-
-
-def test_a_job_that_is_late_in_its_set_up_ends_the_turns_of_all(together):
-    sleeping = Misbehaving(PLAIN, what="sleep", step=None)
-
-    late, innocent = together(PLAIN, SHARDED, recipe=sleeping, timeout_s=1)
-
-    assert late.kind is FailureKind.HANG
     assert innocent.kind is FailureKind.INFRASTRUCTURE
 
 
@@ -184,7 +162,7 @@ def test_a_job_that_is_killed_at_its_gates_does_not_keep_the_other_waiting(
 
 def test_waiting_at_a_gate_is_no_hang(together):
     """The other one's only turn takes longer than a rank may be silent in a step."""
-    slow = Misbehaving(SHARDED, entry="slow")
+    slow = OtherEntry("bad_entries:slow", only=SHARDED)
 
     outcomes = together(
         PLAIN, SHARDED, recipe=slow, timed_steps=10, max_timed_steps=10, hang_after_s=1
@@ -239,11 +217,3 @@ def test_launchers_that_were_made_are_closed_and_the_callers_is_not():
     evaluator.close()
 
     assert closed == ["more", "more"]
-
-
-def test_no_thread_is_left_behind(together):
-    before = threading.enumerate()
-
-    together(PLAIN, SHARDED, max_timed_steps=5)
-
-    assert threading.enumerate() == before

@@ -34,7 +34,7 @@ def raised(error: Exception, cause: BaseException | None = None) -> Exception:
         return caught
 
 
-def test_a_failure_is_written_whole(tmp_path: Path):
+def test_a_failure_is_written_whole(tmp_path):
     before_ns = time.time_ns()
 
     write_failure(

@@ -9,13 +9,7 @@ import torch.distributed as dist
 
 from evaluator.rank.job import Measure
 from evaluator.rank.protocol import Phase, Progress, progress_name
-from evaluator.rank.steps import (
-    LossError,
-    StepClock,
-    UnequalStepsError,
-    energy_j,
-    finite_losses,
-)
+from evaluator.rank.steps import LossError, StepClock, UnequalStepsError, energy_j, finite_losses
 
 SUCCEEDS = SimpleNamespace(
     nvmlInit_v2=lambda: 0,

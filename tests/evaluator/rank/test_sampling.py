@@ -124,10 +124,7 @@ def test_the_unit_of_time_does_not_matter(asked, times_s, exponent):
     unit = 2.0**exponent
     limit_s = asked.stop_above_s
     other = measure(
-        asked.timed_steps,
-        asked.max_timed_steps,
-        asked.step_precision,
-        limit_s and limit_s * unit,
+        asked.timed_steps, asked.max_timed_steps, asked.step_precision, limit_s and limit_s * unit
     )
 
     scaled = [time_s * unit for time_s in times_s]

@@ -81,11 +81,7 @@ RACE = {"max_timed_steps": 20, "stop_above_s": 0.002}
         ([(FEW, "precise")] * 2, RACE, "rank 0 timed 3 steps, 5 to 20 were asked for"),
         ([([1.0] * 21, "precise")] * 2, RACE, "rank 0 timed 21 steps, 5 to 20 were asked for"),
         ([([3.0] * 2, "slower")] * 2, RACE, "rank 0 timed 2 steps, 3 to 20 were asked for"),
-        (
-            [(FEW, "slower")] * 2,
-            RACE,
-            "the ranks stopped for slower, their steps show no reason",
-        ),
+        ([(FEW, "slower")] * 2, RACE, "the ranks stopped for slower, their steps show no reason"),
         (
             [([3.0] * 3, "slower")] * 2,
             {},
@@ -96,11 +92,7 @@ RACE = {"max_timed_steps": 20, "stop_above_s": 0.002}
             {},
             "the ranks stopped for slower, their steps show no reason",
         ),
-        (
-            [(MANY, None)] * 2,
-            RACE,
-            "the ranks stopped for no reason, their steps show precise",
-        ),
+        ([(MANY, None)] * 2, RACE, "the ranks stopped for no reason, their steps show precise"),
         (
             [([1.0, 3.0] * 3, "precise")] * 2,
             {"max_timed_steps": 20},

@@ -1,6 +1,5 @@
 """Real launches of two ranks that decide by themselves how many steps they time."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -8,22 +7,11 @@ import pytest
 from evaluator.evaluate import TrialEvaluator
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.trial import Config, Failed, FailureKind, Measured
+from tests.evaluator.conftest import OtherEntry
 
 CONFIG = Config({"dp_replicate": 2})
 ALWAYS_PRECISE, NEVER_PRECISE = 1e9, 1e-9
 ALWAYS_SLOWER_S, NEVER_SLOWER_S = 1e-9, 1e9
-
-
-class Entry(BuiltinRecipe):
-    """The built-in recipe, with another entry's work in its ranks."""
-
-    def __init__(self, entry: str) -> None:
-        self._entry = entry
-
-    def job(self, study, config):
-        job = super().job(study, config)
-        document = json.loads(job.files["job.json"]) | {"entry": self._entry}
-        return replace(job, files={"job.json": json.dumps(document)})
 
 
 @pytest.fixture
@@ -32,7 +20,7 @@ def evaluated(study, launcher, tmp_path):
 
     def evaluate(entry=None, *, profiled_steps=0, **measure):
         asked = replace(study.measure, profiled_steps=profiled_steps, **measure)
-        recipe = BuiltinRecipe() if entry is None else Entry(entry)
+        recipe = BuiltinRecipe() if entry is None else OtherEntry(entry)
         evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
         return evaluator.evaluate(replace(study, measure=asked), CONFIG, tmp_path)
 
@@ -45,11 +33,7 @@ def evaluated(study, launcher, tmp_path):
         ({"max_timed_steps": 12, "step_precision": ALWAYS_PRECISE}, "precise", 10),
         ({"max_timed_steps": 12, "step_precision": NEVER_PRECISE}, "most_steps", 12),
         ({"max_timed_steps": 12, "stop_above_s": ALWAYS_SLOWER_S}, "slower", 3),
-        (
-            {"stop_above_s": NEVER_SLOWER_S, "step_precision": NEVER_PRECISE},
-            "most_steps",
-            5,
-        ),
+        ({"stop_above_s": NEVER_SLOWER_S, "step_precision": NEVER_PRECISE}, "most_steps", 5),
         ({"max_timed_steps": 5}, None, 5),
     ],
 )
@@ -110,10 +94,8 @@ def test_inference_is_sampled_alike(study, launcher, tmp_path):
 def test_a_rank_that_hangs_between_looks_is_found_by_its_step(study, launcher, tmp_path):
     """Its peer waits for it outside of any step, for the times of a block."""
     measure = replace(study.measure, hang_after_s=1, stop_above_s=NEVER_SLOWER_S)
-    recipe = Entry("bad_entries:misbehave")
+    recipe = OtherEntry("bad_entries:misbehave", what="sleep", rank=1, step=3)
     evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
-    misdeed = {"what": "sleep", "rank": 1, "step": 3}
-    (tmp_path / "misdeed.json").write_text(json.dumps(misdeed), encoding="utf-8")
 
     failed = evaluator.evaluate(replace(study, measure=measure), CONFIG, tmp_path)
 

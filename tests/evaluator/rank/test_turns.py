@@ -191,11 +191,14 @@ def run(tmp_path):
 def test_all_warm_up_and_then_step_in_the_given_orders(run):
     notes = []
 
+    threads = threading.enumerate()
+
     ended = run([Rank(name, notes) for name in "ABC"], [(2, 0, 1), (1, 0, 2)])
 
     assert "".join(notes[:9]) == "ABC" + "CAB" + "BAC"
     assert sorted(notes[9:]) == ["A goes home", "B goes home", "C goes home"]
     assert ended.first_to_fail is None
+    assert threading.enumerate() == threads
 
 
 def test_each_job_has_the_time_of_all(run):

@@ -167,10 +167,7 @@ TUNED = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_priority": "100"}
         ({}, {}),
         ({"ompi_allreduce_algorithm": "linear"}, {"coll_tuned_allreduce_algorithm": "1", **TUNED}),
         (
-            {
-                "ompi_allreduce_algorithm": "segmented_ring",
-                "ompi_allreduce_segment_bytes": 65536,
-            },
+            {"ompi_allreduce_algorithm": "segmented_ring", "ompi_allreduce_segment_bytes": 65536},
             {
                 "coll_tuned_allreduce_algorithm": "5",
                 "coll_tuned_allreduce_algorithm_segmentsize": "65536",
@@ -212,10 +209,7 @@ def test_open_mpi_is_told_what_differs_and_has_an_effect(config, parameters, maj
 )
 def test_shared_memory_has_other_names_since_open_mpi_5(major_version, parameters):
     asked = settings(
-        comm_adapter="mpi",
-        ompi_btl="shared_memory",
-        ompi_eager_limit=1024,
-        ompi_single_copy="none",
+        comm_adapter="mpi", ompi_btl="shared_memory", ompi_eager_limit=1024, ompi_single_copy="none"
     )
 
     found = open_mpi_variables(asked, major_version)

@@ -226,10 +226,7 @@ ROOTED = Message(collective="broadcast", size_bytes=64)
             "not a power of two take bruck instead",
         ),
         (
-            {
-                "ompi_allreduce_algorithm": "segmented_ring",
-                "ompi_allreduce_segment_bytes": 4 << 20,
-            },
+            {"ompi_allreduce_algorithm": "segmented_ring", "ompi_allreduce_segment_bytes": 4 << 20},
             {},
             "without several segments for each rank it is the ring",
         ),

@@ -54,10 +54,10 @@ def compared(table: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "word"), compared("builtin.toml"))
-def test_a_word_in_a_rule_of_the_built_in_recipe_is_a_value(name: str, word: str) -> None:
+def test_a_word_in_a_rule_of_the_built_in_recipe_is_a_value(name, word):
     assert word in (BUILTIN | FACTS)[name]
 
 
 @pytest.mark.parametrize(("name", "word"), compared("collectives.toml"))
-def test_a_word_in_a_rule_of_collectives_is_a_value(name: str, word: str) -> None:
+def test_a_word_in_a_rule_of_collectives_is_a_value(name, word):
     assert word in FACTS[name] if name in FACTS else library_knobs()[name].fault(word) is None

@@ -1,11 +1,7 @@
 """Experts give the same however tokens reach them, and training them the same in every layout."""
 
-import json
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -15,18 +11,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evaluator.estimate.memory import edge_weights, layer_weights
-from evaluator.launchers.local import LocalLauncher
-from evaluator.ports import Job
 from evaluator.rank.job import (
     Checkpointing,
-    Config,
-    DeviceKind,
-    Measure,
     Precision,
     Schedule,
     Workload,
 )
-from evaluator.rank.job import Job as RankJob
 from evaluator.workloads.model import (
     ExpertLayer,
     FeedForward,
@@ -55,76 +45,29 @@ SMALL = Workload(
 )
 EXPERT_LAYERS = 3
 MATRICES = 3
-REFERENCE = Config(micro_batch=8)
+REFERENCE = {"micro_batch": 8}
 ZBV = {"pipeline_schedule": Schedule.ZBV, "stages_per_rank": 2}
 # Those that deal experts in ways of their own: benchmarks/parallelism_matrix.py has all.
 LAYOUTS = {
-    "one_rank_in_micro_batches": Config(micro_batch=2),
-    "ddp": Config(dp_replicate=2, micro_batch=2),
-    "ep2": Config(dp_shard=2, ep=2, micro_batch=4),
-    "ep4": Config(dp_shard=4, ep=4, micro_batch=2),
-    "fsdp4_ep2": Config(dp_shard=4, ep=2),
-    "hsdp_ep2": Config(dp_replicate=2, dp_shard=2, ep=2),
-    "ep2_pp2_split_backward": Config(dp_shard=2, ep=2, pp=2, **ZBV),
-    "ep2_replicas_cp2": Config(dp_replicate=2, cp=2, ep=2, micro_batch=2),
-    "ep2_tp2": Config(dp_shard=2, ep=2, tp=2, micro_batch=2),
+    "one_rank_in_micro_batches": {"micro_batch": 2},
+    "ddp": {"dp_replicate": 2, "micro_batch": 2},
+    "ep2": {"dp_shard": 2, "ep": 2, "micro_batch": 4},
+    "ep4": {"dp_shard": 4, "ep": 4, "micro_batch": 2},
+    "fsdp4_ep2": {"dp_shard": 4, "ep": 2},
+    "hsdp_ep2": {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
+    "ep2_pp2_split_backward": {"dp_shard": 2, "ep": 2, "pp": 2, **ZBV},
+    "ep2_replicas_cp2": {"dp_replicate": 2, "cp": 2, "ep": 2, "micro_batch": 2},
+    "ep2_tp2": {"dp_shard": 2, "ep": 2, "tp": 2, "micro_batch": 2},
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What the ranks of one job left behind."""
-
-    folder: Path
-
-    def losses(self) -> list[float]:
-        reported = [step["losses"] for step in self._documents(".steps.json") if step["losses"]]
-        assert all(losses == reported[0] for losses in reported)
-        return reported[0]
-
-    def expert_shapes(self) -> list[list[list[int]]]:
-        return [held["expert_shapes"] for held in self._documents(".held.json")]
-
-    def operators(self, rank: int) -> Counter[str]:
-        trace = (self.folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
-        return Counter(event["name"] for event in json.loads(trace)["traceEvents"])
-
-    def _documents(self, suffix: str) -> list[dict]:
-        return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f"*{suffix}"))]
-
-
-@pytest.fixture(scope="module")
-def train(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+@pytest.fixture(scope="session")
+def train(ranks):
     """Trains by gradient descent on real ranks; what ran once is not run again."""
-    finished: dict[str, Run] = {}
 
-    def run(config: Config, *, workload: Workload = SMALL, profiled_steps: int = 0) -> Run:
-        job = RankJob(
-            entry="expert_entries:descend",
-            world_size=config.world_size,
-            device=DeviceKind.CPU,
-            init_method="env://",
-            workload=workload,
-            config=config,
-            measure=Measure(warmup_steps=1, timed_steps=2, profiled_steps=profiled_steps),
-        )
-        text = json.dumps(asdict(job))
-        if text not in finished:
-            folder = tmp_path_factory.mktemp("ranks")
-            result = launcher.run(
-                Job(
-                    argv=(sys.executable,),
-                    world_size=job.world_size,
-                    files={"job.json": text},
-                    modules=("expert_entries",),
-                    timeout_s=60,
-                ),
-                folder,
-                lambda _phase: None,
-            )
-            assert result.reason == "finished", (folder / "rank0.log").read_text()
-            finished[text] = Run(folder)
-        return finished[text]
+    def run(config, *, workload=SMALL, profiled_steps=0):
+        steps = (1, 2, profiled_steps)
+        return ranks.run(config, asdict(workload), steps=steps, entry="expert_entries:descend")
 
     return run
 
@@ -223,11 +166,7 @@ def test_layers_before_the_dense_layer_count_stay_dense():
     for dense_layer_count in (0, 1, 4):
         workload = replace(SMALL, dense_layer_count=dense_layer_count, shared_expert_count=0)
         model = build_decoder(
-            workload,
-            Stage(0, 1),
-            torch.arange(32),
-            device=torch.device("cpu"),
-            dtype=torch.float32,
+            workload, Stage(0, 1), torch.arange(32), device=torch.device("cpu"), dtype=torch.float32
         )
         kinds = [type(block.feed_forward) for block in model.blocks]
         assert kinds == [FeedForward] * dense_layer_count + [ExpertLayer] * (4 - dense_layer_count)
@@ -258,9 +197,9 @@ def test_every_layout_trains_the_experts_as_one_rank_does(train, layout):
 def test_ranks_whose_experts_nobody_wants_wait_for_no_one(train):
     """Each rank has one token for one expert, so that most exchanges are empty."""
     lonely = replace(SMALL, experts_per_token=1, sequence_length=1, global_batch=4)
-    expected = train(Config(micro_batch=4), workload=lonely).losses()
+    expected = train({"micro_batch": 4}, workload=lonely).losses()
 
-    losses = train(Config(dp_shard=4, ep=4, micro_batch=1), workload=lonely).losses()
+    losses = train({"dp_shard": 4, "ep": 4, "micro_batch": 1}, workload=lonely).losses()
 
     assert losses == pytest.approx(expected, rel=1e-4)
 
@@ -269,29 +208,28 @@ def test_ranks_whose_experts_nobody_wants_wait_for_no_one(train):
     ("layout", "shares"), [("ddp", 1), ("ep2", 2), ("ep4", 4), ("fsdp4_ep2", 4), ("hsdp_ep2", 2)]
 )
 def test_each_rank_holds_its_share_of_the_experts(train, layout, shares):
-    config = LAYOUTS[layout]
-
-    held = train(config).expert_shapes()
+    run = train(LAYOUTS[layout])
 
     per_rank = SMALL.expert_count // shares
-    assert len(held) == config.world_size
+    held = [rank["expert_shapes"] for rank in run.documents(".held.json")]
+    assert len(held) == len(run.steps())
     for shapes in held:
         assert [shape[0] for shape in shapes] == [per_rank] * (EXPERT_LAYERS * MATRICES)
 
 
 def test_tokens_travel_in_the_trace_and_selective_checkpointing_sends_none_again(train):
-    stay = train(Config(dp_shard=2, micro_batch=4), profiled_steps=1)
+    stay = train({"dp_shard": 2, "micro_batch": 4}, profiled_steps=1)
     travel = {
         kind: train(
-            Config(dp_shard=2, ep=2, micro_batch=4, activation_checkpointing=kind),
+            {"dp_shard": 2, "ep": 2, "micro_batch": 4, "activation_checkpointing": kind},
             profiled_steps=1,
         )
         for kind in Checkpointing
     }
 
-    sent = {kind: run.operators(rank=1)["gloo:all_to_all"] for kind, run in travel.items()}
+    sent = {kind: run.counts(rank=1)["gloo:all_to_all"] for kind, run in travel.items()}
     counts, rows = 1, 2  # how many rows come; there and back
-    assert stay.operators(rank=1)["gloo:all_to_all"] == 0
+    assert stay.counts(rank=1)["gloo:all_to_all"] == 0
     assert sent[Checkpointing.NONE] == EXPERT_LAYERS * (counts + 2 * rows)
     assert sent[Checkpointing.SELECTIVE] == sent[Checkpointing.NONE]
     assert sent[Checkpointing.FULL] > sent[Checkpointing.NONE]

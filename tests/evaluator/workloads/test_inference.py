@@ -15,12 +15,12 @@ from evaluator.objective import scoring
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind, Job, JobError, Measure, Precision, Workload
 from evaluator.rank.main import RankContext
-from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.samples import TOLERANCE, other_work
 from evaluator.workloads.inference import Inference, open_model, serve
 from evaluator.workloads.parallelize import Layout
 from records.study import Objective, Study
 from records.trial import Config, Measured, Measurement
+from tests.evaluator.conftest import OtherEntry
 
 PROMPT, ANSWER, REQUESTS = 24, 6, 8
 SMALL = Workload(
@@ -111,17 +111,6 @@ class Launched:
         ]
 
 
-class TellingRecipe(BuiltinRecipe):
-    """The built-in recipe with ranks that tell what they chose."""
-
-    def job(self, study, config):
-        job = super().job(study, config)
-        document = json.loads(job.files["job.json"]) | {"entry": "inference_entries:tell"}
-        return replace(
-            job, files={"job.json": json.dumps(document)}, modules=("inference_entries",)
-        )
-
-
 @pytest.fixture(scope="module")
 def inference_study(study: Study) -> Study:
     sizes = ("layer_count", "hidden_size", "head_count", "kv_head_count", "ffn_size", "vocab_size")
@@ -151,9 +140,9 @@ def launched(launcher, inference_study, tmp_path_factory) -> Callable[..., Launc
                 measure=replace(inference_study.measure, profiled_steps=profiled_steps),
             )
             folder = tmp_path_factory.mktemp("trial")
-            outcome = TrialEvaluator(TellingRecipe(), launcher, print).evaluate(
-                study, config, folder
-            )
+            outcome = TrialEvaluator(
+                OtherEntry("inference_entries:tell"), launcher, print
+            ).evaluate(study, config, folder)
             assert isinstance(outcome, Measured), outcome
             finished[key] = Launched(outcome, folder)
         return finished[key]
@@ -253,8 +242,7 @@ def forget_the_first_token(work: Inference) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [read_one_place_too_early, swap_the_heads_of_the_first_layer, forget_the_first_token],
+    "fault", [read_one_place_too_early, swap_the_heads_of_the_first_layer, forget_the_first_token]
 )
 def test_a_cache_that_is_wrong_shows_in_the_losses(launched, fault):
     expected = launched(WHOLE).measurement.losses

@@ -24,7 +24,7 @@ def left_in(folder: Path) -> list[dict[str, object]]:
     return [json.loads(path.read_text()) for path in sorted(folder.glob("rank*.json"))]
 
 
-def test_gloo_carries_all_collectives_between_four_ranks(warm_ranks, tmp_path: Path) -> None:
+def test_gloo_carries_all_collectives_between_four_ranks(warm_ranks, tmp_path):
     statuses = warm_ranks.run(tmp_path, 4, (str(PROGRAM), "c10d", str(tmp_path)))
 
     seen = left_in(tmp_path)
@@ -38,9 +38,7 @@ def test_gloo_carries_all_collectives_between_four_ranks(warm_ranks, tmp_path: P
     assert seen[0]["in_group"] is False
 
 
-def test_tuned_gloo_works_beside_a_control_group_with_a_rank_that_has_no_pair(
-    warm_ranks, tmp_path: Path
-) -> None:
+def test_tuned_gloo_works_beside_a_control_group_with_a_rank_that_has_no_pair(warm_ranks, tmp_path):
     program = (str(PROGRAM), "c10d", str(tmp_path), str(tmp_path / "group"))
 
     statuses = warm_ranks.run(tmp_path, 3, program)
@@ -55,9 +53,7 @@ def test_tuned_gloo_works_beside_a_control_group_with_a_rank_that_has_no_pair(
 
 
 @needs_mpi
-def test_mpi_carries_all_collectives_between_three_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mpi_carries_all_collectives_between_three_ranks(tmp_path, monkeypatch):
     library = mpi_library()
     assert library is not None
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

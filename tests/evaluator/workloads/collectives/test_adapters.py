@@ -55,18 +55,18 @@ def unstartable_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("name", AdapterName)
-def test_nothing_works_before_init(name: AdapterName, verb: str) -> None:
+def test_nothing_works_before_init(name, verb):
     with pytest.raises(RuntimeError, match=f"{name} is in no group: call init first"):
         VERBS[verb](new_adapter(name))
 
 
 @pytest.mark.parametrize("name", AdapterName)
-def test_leaving_a_group_that_was_never_joined_does_nothing(name: AdapterName) -> None:
+def test_leaving_a_group_that_was_never_joined_does_nothing(name):
     new_adapter(name).finalize()
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_group_that_init_made_ends_with_finalize() -> None:
+def test_a_group_that_init_made_ends_with_finalize():
     adapter = new_adapter(AdapterName.C10D)
     adapter.init("gloo", CPU, 0, 1)
     assert (adapter.membership.rank, adapter.membership.size) == (0, 1)
@@ -80,7 +80,7 @@ def test_a_group_that_init_made_ends_with_finalize() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_adapter_can_join_again() -> None:
+def test_an_adapter_can_join_again():
     adapter = new_adapter(AdapterName.C10D)
     for _ in range(2):
         adapter.init("gloo", CPU, 0, 1)
@@ -91,7 +91,7 @@ def test_an_adapter_can_join_again() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_tuned_gloo_can_be_the_only_group() -> None:
+def test_tuned_gloo_can_be_the_only_group():
     adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1, gloo_interfaces="lo"))
     adapter.init("gloo", CPU, 0, 1)
     tensor = torch.ones(1)
@@ -104,7 +104,7 @@ def test_tuned_gloo_can_be_the_only_group() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_the_blocking_call_is_the_library_function_itself() -> None:
+def test_the_blocking_call_is_the_library_function_itself():
     adapter = C10dAdapter()
     adapter.init("gloo", CPU, 0, 1)
     tensor = torch.ones(1)
@@ -119,7 +119,7 @@ def test_the_blocking_call_is_the_library_function_itself() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_unknown_reduction_is_answered_with_those_there_are() -> None:
+def test_an_unknown_reduction_is_answered_with_those_there_are():
     adapter = new_adapter(AdapterName.C10D)
     adapter.init("gloo", CPU, 0, 1)
     try:
@@ -130,7 +130,7 @@ def test_an_unknown_reduction_is_answered_with_those_there_are() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_a_collective_that_the_library_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_that_the_library_lacks_is_named(monkeypatch):
     monkeypatch.delattr(dist, "all_reduce")
     adapter = new_adapter(AdapterName.C10D)
     adapter.init("gloo", CPU, 0, 1)
@@ -152,9 +152,7 @@ def test_a_collective_that_the_library_lacks_is_named(monkeypatch: pytest.Monkey
         (AdapterName.C10D_TORCHCOMMS, "gloo", "c10d_torchcomms cannot be used: torchcomms cannot"),
     ],
 )
-def test_what_cannot_be_used_here_is_refused_with_a_reason(
-    name: AdapterName, backend: str, complaint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_used_here_is_refused_with_a_reason(name, backend, complaint, monkeypatch):
     monkeypatch.setitem(sys.modules, "torchcomms", None)
     adapter = new_adapter(name)
 
@@ -166,13 +164,13 @@ def test_what_cannot_be_used_here_is_refused_with_a_reason(
 
 
 @pytest.mark.usefixtures("unstartable_mpi")
-def test_mpi_refuses_tensors_that_are_not_on_the_host() -> None:
+def test_mpi_refuses_tensors_that_are_not_on_the_host():
     with pytest.raises(UnavailableError, match="not on cuda:0; use the device 'cpu'"):
         new_adapter(AdapterName.MPI).init("mpi", torch.device("cuda", 0), 0, 1)
 
 
 @pytest.mark.usefixtures("alone")
-def test_an_unknown_network_interface_is_an_error() -> None:
+def test_an_unknown_network_interface_is_an_error():
     adapter = new_adapter(AdapterName.C10D, Setup(gloo_interfaces="no_such_interface"))
 
     with pytest.raises(RuntimeError, match="no_such_interface"):
@@ -182,7 +180,7 @@ def test_an_unknown_network_interface_is_an_error() -> None:
 
 
 @pytest.mark.usefixtures("alone")
-def test_tuned_gloo_still_heeds_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tuned_gloo_still_heeds_its_environment(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
     adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1))
 
@@ -190,9 +188,7 @@ def test_tuned_gloo_still_heeds_its_environment(monkeypatch: pytest.MonkeyPatch)
         adapter.init("gloo", CPU, 0, 1)
 
 
-def test_a_placeholder_package_does_not_count_as_torchcomms(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_placeholder_package_does_not_count_as_torchcomms(tmp_path, monkeypatch):
     package = tmp_path / "torchcomms" / "__init__.py"
     package.parent.mkdir()
     package.write_text("raise ImportError('this is\\na placeholder')")
@@ -206,9 +202,7 @@ def test_a_placeholder_package_does_not_count_as_torchcomms(
     assert "PyTorch's own package index" in reason
 
 
-def test_a_torch_that_would_not_route_its_calls_is_found_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_torch_that_would_not_route_its_calls_is_found_out(monkeypatch):
     library = ModuleType("torchcomms")
     library.CommOptions = object
     monkeypatch.setitem(sys.modules, "torchcomms", library)
@@ -217,9 +211,7 @@ def test_a_torch_that_would_not_route_its_calls_is_found_out(
     assert "cannot route" in (availability(AdapterName.C10D_TORCHCOMMS) or "")
 
 
-def test_calls_are_routed_through_torchcomms_until_the_group_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_calls_are_routed_through_torchcomms_until_the_group_is_left(monkeypatch):
     routed = []
     library = ModuleType("torchcomms")
     library.CommOptions = object
@@ -240,11 +232,11 @@ def test_calls_are_routed_through_torchcomms_until_the_group_is_left(
     assert dist.config.use_torchcomms is False
 
 
-def test_torch_distributed_is_always_there() -> None:
+def test_torch_distributed_is_always_there():
     assert availability(AdapterName.C10D) is None
 
 
-def test_mpi_without_its_library_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpi_without_its_library_is_unavailable(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
 
     assert "install mpi4py and an MPI library" in (availability(AdapterName.MPI) or "")
@@ -259,7 +251,5 @@ def test_mpi_without_its_library_is_unavailable(monkeypatch: pytest.MonkeyPatch)
         (AdapterName.MPI, DeviceKind.CPU, "mpi"),
     ],
 )
-def test_each_adapter_has_a_backend_if_nobody_chooses(
-    name: AdapterName, device: DeviceKind, backend: str
-) -> None:
+def test_each_adapter_has_a_backend_if_nobody_chooses(name, device, backend):
     assert default_backend(name, device) == backend

@@ -96,7 +96,7 @@ def meaningful(operation: Operation) -> bool:
 
 
 @given(operation=OPERATIONS, size=st.integers(1, 9))
-def test_a_right_exchange_is_found_right_on_every_rank(operation: Operation, size: int) -> None:
+def test_a_right_exchange_is_found_right_on_every_rank(operation, size):
     assume(meaningful(operation))
     ranks = made(operation, size)
 
@@ -106,7 +106,7 @@ def test_a_right_exchange_is_found_right_on_every_rank(operation: Operation, siz
 
 
 @given(operation=OPERATIONS, size=st.integers(2, 9), choice=st.randoms(use_true_random=False))
-def test_one_wrong_element_is_found_on_its_rank(operation, size, choice) -> None:
+def test_one_wrong_element_is_found_on_its_rank(operation, size, choice):
     assume(meaningful(operation) and operation.collective is not Collective.BARRIER)
     ranks = made(operation, size)
     exchange(operation, ranks)
@@ -125,7 +125,7 @@ def test_one_wrong_element_is_found_on_its_rank(operation, size, choice) -> None
 
 
 @given(operation=OPERATIONS, size=st.integers(2, 9))
-def test_an_exchange_that_did_not_happen_is_found(operation: Operation, size: int) -> None:
+def test_an_exchange_that_did_not_happen_is_found(operation, size):
     assume(meaningful(operation) and operation.collective is not Collective.BARRIER)
     # The least over ranks may be what the root has already.
     assume(operation.collective is not Collective.REDUCE or operation.element_count >= 10)
@@ -141,7 +141,7 @@ def test_an_exchange_that_did_not_happen_is_found(operation: Operation, size: in
     size_bytes=st.integers(0, 4000),
     forgotten=st.integers(0, 8),
 )
-def test_a_sum_that_lacks_one_rank_is_found(collective, dtype, size_bytes, forgotten) -> None:
+def test_a_sum_that_lacks_one_rank_is_found(collective, dtype, size_bytes, forgotten):
     operation = Operation(collective=collective, size_bytes=size_bytes, dtype=dtype)
     ranks = made(operation, 9)
     for part in ranks[forgotten].inputs:
@@ -154,7 +154,7 @@ def test_a_sum_that_lacks_one_rank_is_found(collective, dtype, size_bytes, forgo
 
 @settings(max_examples=40)
 @given(operation=OPERATIONS, size=st.integers(1, 9))
-def test_calls_in_a_row_change_nothing_after_the_first(operation: Operation, size: int) -> None:
+def test_calls_in_a_row_change_nothing_after_the_first(operation, size):
     assume(meaningful(operation))
     ranks = made(operation, size, refilled=False)
     before = [[part.clone() for part in tensors.inputs] for tensors in ranks]
@@ -171,7 +171,7 @@ def test_calls_in_a_row_change_nothing_after_the_first(operation: Operation, siz
 
 
 @pytest.mark.parametrize("dtype", DType)
-def test_elements_have_the_number_format_and_the_bytes_that_were_asked_for(dtype: DType) -> None:
+def test_elements_have_the_number_format_and_the_bytes_that_were_asked_for(dtype):
     operation = Operation(collective=Collective.ALL_GATHER_SINGLE, size_bytes=4096, dtype=dtype)
 
     tensors = tensors_for(operation, 0, 4, CPU)
@@ -181,7 +181,7 @@ def test_elements_have_the_number_format_and_the_bytes_that_were_asked_for(dtype
     assert tensors.outputs[0].nbytes == 4 * 4096
 
 
-def test_only_the_root_has_the_list_that_it_scatters_or_gathers() -> None:
+def test_only_the_root_has_the_list_that_it_scatters_or_gathers():
     scatter = Operation(collective=Collective.SCATTER, size_bytes=16)
     gather = Operation(collective=Collective.GATHER, size_bytes=16)
 
@@ -189,7 +189,7 @@ def test_only_the_root_has_the_list_that_it_scatters_or_gathers() -> None:
     assert [len(tensors_for(gather, rank, 3, CPU).outputs) for rank in range(3)] == [3, 0, 0]
 
 
-def test_the_tensors_of_a_list_lie_side_by_side() -> None:
+def test_the_tensors_of_a_list_lie_side_by_side():
     operation = Operation(collective=Collective.ALL_TO_ALL, size_bytes=16)
 
     outputs = tensors_for(operation, 0, 3, CPU).outputs
@@ -198,14 +198,14 @@ def test_the_tensors_of_a_list_lie_side_by_side() -> None:
     assert starts == [0, 16, 32]
 
 
-def test_the_last_of_an_odd_number_of_ranks_sends_and_receives_nothing() -> None:
+def test_the_last_of_an_odd_number_of_ranks_sends_and_receives_nothing():
     operation = Operation(collective=Collective.SEND_RECV, size_bytes=16)
 
     assert tensors_for(operation, 2, 3, CPU) == Tensors()
     assert mismatch(operation, Tensors(), 2, 3) is None
 
 
-def test_a_call_in_place_has_one_tensor_for_both_sides() -> None:
+def test_a_call_in_place_has_one_tensor_for_both_sides():
     operation = Operation(collective=Collective.ALL_REDUCE, size_bytes=16)
 
     tensors = tensors_for(operation, 0, 2, CPU)
@@ -214,7 +214,7 @@ def test_a_call_in_place_has_one_tensor_for_both_sides() -> None:
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32])
-def test_rounding_among_many_ranks_is_no_mismatch(dtype: DType) -> None:
+def test_rounding_among_many_ranks_is_no_mismatch(dtype):
     operation = Operation(
         collective=Collective.ALL_REDUCE, size_bytes=4096, dtype=dtype, reduce_op=ReduceOp.AVG
     )
@@ -228,7 +228,7 @@ def test_rounding_among_many_ranks_is_no_mismatch(dtype: DType) -> None:
     assert mismatch(operation, ranks[0], 0, 100) is None
 
 
-def test_a_product_of_many_ranks_fits_into_every_format() -> None:
+def test_a_product_of_many_ranks_fits_into_every_format():
     operation = Operation(
         collective=Collective.ALL_REDUCE,
         size_bytes=64,
@@ -243,7 +243,7 @@ def test_a_product_of_many_ranks_fits_into_every_format() -> None:
     assert wrong(operation, ranks) == [None] * 20
 
 
-def test_a_mismatch_says_where_and_what() -> None:
+def test_a_mismatch_says_where_and_what():
     operation = Operation(collective=Collective.ALL_GATHER, size_bytes=16)
     ranks = made(operation, 2)
     exchange(operation, ranks)

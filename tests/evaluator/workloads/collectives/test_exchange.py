@@ -26,11 +26,7 @@ def study_of(*messages: Message, measure: Measure = STEPS) -> Study:
     return Study(
         name="mix",
         workload=Workload(
-            name="mix",
-            phase="communication",
-            global_batch=1,
-            sequence_length=1,
-            messages=messages,
+            name="mix", phase="communication", global_batch=1, sequence_length=1, messages=messages
         ),
         environment=Environment(
             name="test", device="cpu", accelerator="cpu", world_size=RANKS, ranks_per_node=RANKS
@@ -106,15 +102,7 @@ EVERY_RANKS = [1.0, 2.0]
 
 def expected(rank: int) -> list[list[float]]:
     """What each message of the mix becomes where rank r sends r + 1."""
-    return [
-        *([[SUM]] * 4),
-        [[RANKS]][0],
-        EVERY_RANKS,
-        [SUM],
-        [1],
-        [(rank ^ 1) + 1],
-        [],
-    ]
+    return [*([[SUM]] * 4), [[RANKS]][0], EVERY_RANKS, [SUM], [1], [(rank ^ 1) + 1], []]
 
 
 def told(folder):

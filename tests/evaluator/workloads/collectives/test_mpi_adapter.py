@@ -78,7 +78,7 @@ def seen(printed) -> dict[str, object]:
     return json.loads(printed(IMPORTS + ALONE))
 
 
-def test_ranks_that_mpirun_did_not_start_are_refused(seen: dict[str, object]) -> None:
+def test_ranks_that_mpirun_did_not_start_are_refused(seen):
     assert str(seen["of two"]).startswith(
         "UnavailableError: MPI is rank 0 of 1 where the launcher started rank 1 of 2; "
         "start the ranks with the mpirun of "
@@ -86,32 +86,32 @@ def test_ranks_that_mpirun_did_not_start_are_refused(seen: dict[str, object]) ->
     assert seen["of one"] is None
 
 
-def test_tensors_of_a_list_that_lie_apart_are_refused(seen: dict[str, object]) -> None:
+def test_tensors_of_a_list_that_lie_apart_are_refused(seen):
     assert str(seen["apart"]).startswith(
         "ValueError: MPI takes tensors of a list that lie side by side in memory, in order"
     )
 
 
-def test_a_call_keeps_the_memory_that_it_works_on(seen: dict[str, object]) -> None:
+def test_a_call_keeps_the_memory_that_it_works_on(seen):
     assert seen["kept"] is True
 
 
-def test_an_error_of_mpi_is_raised(seen: dict[str, object]) -> None:
+def test_an_error_of_mpi_is_raised(seen):
     assert "truncated" in str(seen["too long"])
 
 
-def test_an_unknown_reduction_is_answered_with_those_there_are(seen: dict[str, object]) -> None:
+def test_an_unknown_reduction_is_answered_with_those_there_are(seen):
     assert seen["unknown"] == (
         "ValueError: mpi has no reduction 'mean', only sum, min, max, avg, product"
     )
 
 
-def test_mpi_ends_once_and_does_not_start_again(seen: dict[str, object]) -> None:
+def test_mpi_ends_once_and_does_not_start_again(seen):
     assert seen["leave"] == [None, None]
     assert str(seen["again"]).startswith("UnavailableError: MPI has ended in this process")
 
 
-def test_mpi_that_somebody_else_started_is_left_running(printed) -> None:
+def test_mpi_that_somebody_else_started_is_left_running(printed):
     program = (
         f"from mpi4py import MPI\n{IMPORTS}adapter.init('mpi', CPU, 0, 1)\n"
         "adapter.finalize()\nprint(MPI.Is_finalized())"

@@ -3,7 +3,6 @@
 import sys
 from enum import Enum
 from functools import partial
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -140,12 +139,8 @@ def asked(
     ],
 )
 def test_arguments_go_by_position_in_the_order_of_the_library(
-    monkeypatch: pytest.MonkeyPatch,
-    collective: str,
-    at_root: tuple[object, ...],
-    elsewhere: tuple[object, ...],
-    async_op: bool,
-) -> None:
+    monkeypatch, collective, at_root, elsewhere, async_op
+):
     operation = Operation(collective=Collective(collective), size_bytes=8, reduce_op=ReduceOp.MAX)
     waits = [("wait", collective)] if async_op else []
 
@@ -174,27 +169,20 @@ def test_arguments_go_by_position_in_the_order_of_the_library(
         (2, True, []),
     ],
 )
-def test_the_answer_of_a_ping_pong_follows_the_message(
-    monkeypatch: pytest.MonkeyPatch,
-    rank: int,
-    async_op: bool,
-    calls: list[tuple[object, ...]],
-) -> None:
+def test_the_answer_of_a_ping_pong_follows_the_message(monkeypatch, rank, async_op, calls):
     operation = Operation(collective=Collective.SEND_RECV, size_bytes=8)
 
     assert asked(monkeypatch, operation, rank=rank, async_op=async_op) == calls
 
 
 @pytest.mark.parametrize("op", ReduceOp)
-def test_each_reduction_is_the_library_value_of_its_name(
-    monkeypatch: pytest.MonkeyPatch, op: ReduceOp
-) -> None:
+def test_each_reduction_is_the_library_value_of_its_name(monkeypatch, op):
     adapter, _ = joined(monkeypatch, 0)
 
     assert adapter.get_reduce_op(op) is RecordedOp[op.name]
 
 
-def test_the_communicator_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_communicator_is_closed_once(monkeypatch):
     adapter, library = joined(monkeypatch, 0)
     assert adapter.get_backend_version() == "2.28.9"
 
@@ -205,9 +193,7 @@ def test_the_communicator_is_closed_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert library.communicator.calls == [("finalize",)]
 
 
-def test_ranks_meet_in_the_store_of_a_process_group_that_is_there(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_ranks_meet_in_the_store_of_a_process_group_that_is_there(monkeypatch, tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         _, library = joined(monkeypatch, 0)
@@ -219,7 +205,7 @@ def test_ranks_meet_in_the_store_of_a_process_group_that_is_there(
     assert named["hints"] == {"persistent_store": "true"}
 
 
-def test_another_rank_than_the_launcher_said_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_rank_than_the_launcher_said_is_refused(monkeypatch):
     library = Recorder(rank=0)
     monkeypatch.setitem(sys.modules, "torchcomms", library)
 
@@ -229,7 +215,7 @@ def test_another_rank_than_the_launcher_said_is_refused(monkeypatch: pytest.Monk
     assert library.communicator.calls == [("finalize",)]
 
 
-def test_a_backend_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backend_that_is_not_installed_is_refused(monkeypatch):
     library = Recorder(rank=0)
     monkeypatch.setitem(sys.modules, "torchcomms", library)
 
@@ -242,7 +228,7 @@ def test_a_backend_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPa
         new_adapter(AdapterName.TORCHCOMMS).init("ncclx", CPU, 0, 3)
 
 
-def test_a_collective_of_a_newer_version_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_collective_of_a_newer_version_is_named(monkeypatch):
     adapter, library = joined(monkeypatch, 0)
     del library.communicator.gather
 

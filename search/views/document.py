@@ -68,14 +68,44 @@ class TableRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A heading and the cells below it; a narrow page cuts those that are `yielding`."""
+
+    heading: str
+    cells: Sequence[Cell | str]
+    yielding: bool = False
+
+
+def number_column(heading: str, texts: Sequence[str]) -> Column:
+    """A column of numbers as texts, which end at one place."""
+    return Column(heading=heading, cells=[Cell(text=text, is_number=True) for text in texts])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Rows under headings; `about` says what they hold."""
+    """Rows under headings; `about` says what they hold.
+
+    A narrow page cuts the cells of `yielding` columns, given by their places.
+    """
 
     about: str
     headings: tuple[str, ...]
     rows: tuple[TableRow, ...]
     is_long: bool = False
     """Whether it can be sorted and filtered, and shows its first rows only."""
+    yielding: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, *columns: Column, about: str = "") -> Self:
+        """Make a table of columns of equal lengths."""
+        return cls(
+            about=about,
+            headings=tuple(column.heading for column in columns),
+            rows=tuple(
+                TableRow.of(*cells) for cells in zip(*(c.cells for c in columns), strict=True)
+            ),
+            yielding=frozenset(n for n, column in enumerate(columns) if column.yielding),
+        )
 
     @property
     def numeric(self) -> frozenset[int]:
@@ -97,6 +127,7 @@ class Table:
             rows=tuple(
                 replace(row, cells=tuple(row.cells[place] for place in shown)) for row in self.rows
             ),
+            yielding=frozenset(n for n, place in enumerate(shown) if place in self.yielding),
         )
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Literal, Self, TextIO, TypeAlias, assert_never
+from typing import Self, TextIO, assert_never
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -38,12 +38,14 @@ from search.views.document import (
     Block,
     Chart,
     Code,
+    Column,
     Diff,
     Document,
     Facts,
     Paragraph,
     Table,
 )
+from search.views.document import number_column as number_column
 from search.views.format import (
     caveats,
     format_breakdown,
@@ -62,17 +64,9 @@ GAP = 2
 CELL_CHARS = 4000
 """A hostile trace may hold names of any length."""
 
-Align: TypeAlias = Literal["left", "right"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminalColumn:
-    """A heading and its cells; cells that do not fit in a page are cut in the `yielding` column."""
-
-    heading: str
-    cells: Sequence[str]
-    align: Align = "left"
-    yielding: bool = False
+LEAST_CELLS = 8
+"""What a yielding column keeps."""
+TerminalColumn = Column
 
 
 def page_cells() -> int:
@@ -80,33 +74,47 @@ def page_cells() -> int:
     return Terminal().width if on_terminal() else PAGE_CELLS
 
 
-def table_lines(columns: Sequence[TerminalColumn], width: int) -> list[str]:
-    """The columns side by side under their headings, no line wider than `width` if one yields."""
-    texts = [
-        [one_line(text, CELL_CHARS) for text in (column.heading, *column.cells)]
-        for column in columns
-    ]
-    widths = [max(map(cell_len, text)) for text in texts]
+def table_lines(table: Table | Sequence[Column], width: int) -> list[str]:
+    """The headings and rows of a table, no line wider than `width` if a column yields.
+
+    Laid out here, because `rich.table` takes a hundred times as long for thousands of rows.
+    """
+    table = table if isinstance(table, Table) else Table.of(*table)
+    texts, numeric = _texts(table), table.numeric
+    widths = [max(map(cell_len, column)) for column in texts]
     spare = width - sum(widths) - GAP * (len(widths) - 1)
-    for place, column in enumerate(columns):
-        if column.yielding and spare < 0:
-            widths[place] = max(len(column.heading), 8, widths[place] + spare)
-    aligned = [
-        [_cell(text, cells, column.align) for text in column_texts]
-        for column, column_texts, cells in zip(columns, texts, widths, strict=True)
-    ]
+    for place in table.yielding if spare < 0 else ():
+        least = max(LEAST_CELLS, cell_len(texts[place][0]))
+        widths[place] = max(least, widths[place] + spare)
+    aligned = (
+        [_cell(text, cells, is_number=place in numeric) for text in column]
+        for place, (column, cells) in enumerate(zip(texts, widths, strict=True))
+    )
     return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
-def table_width(columns: Sequence[TerminalColumn]) -> int:
+def table_width(table: Table | Sequence[Column]) -> int:
     """How wide a table is in which no column yields."""
-    widths = (max(map(cell_len, (column.heading, *column.cells))) for column in columns)
-    return sum(widths) + GAP * (len(columns) - 1)
+    texts = _texts(table if isinstance(table, Table) else Table.of(*table))
+    return sum(max(map(cell_len, column)) for column in texts) + GAP * (len(texts) - 1)
 
 
-def print_table(*columns: TerminalColumn) -> None:
-    """Print columns side by side; a pipe gets them as wide as a page."""
-    for line in table_lines(columns, page_cells()):
+def _texts(table: Table) -> list[list[str]]:
+    """The heading and the cells of each column."""
+    rows = [table.headings, *([cell.marked for cell in row.cells] for row in table.rows)]
+    return [[one_line(text, CELL_CHARS) for text in column] for column in zip(*rows, strict=True)]
+
+
+def _cell(text: str, cells: int, *, is_number: bool) -> str:
+    if cell_len(text) > cells:
+        return f"{set_cell_size(text, cells - 3)}..."
+    blank = " " * (cells - cell_len(text))
+    return blank + text if is_number else text + blank
+
+
+def print_table(table: Table | Column, *columns: Column) -> None:
+    """Print a table, or columns as one; a pipe gets it as wide as a page."""
+    for line in table_lines(table if isinstance(table, Table) else (table, *columns), page_cells()):
         typer.echo(line)
 
 
@@ -136,32 +144,23 @@ def print_document(document: Document) -> None:
     """Print a document without its charts: a line for each fact, so that it can be found alone."""
     typer.echo(document.title)
     for section in document.sections:
-        lines = [line for block in section.blocks for line in _block_lines(block)]
+        lines = [line for block in section.blocks for line in block_lines(block)]
         if lines:
             typer.echo(f"\n{section.heading}")
         for line in lines:
             echo_wrapped(f"  {line}")
 
 
-def _block_lines(block: Block) -> list[str]:
+def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:
+    """The lines of a block; nothing for a chart."""
     match block:
         case Paragraph(text=text):
             return [text]
         case Facts(lines=lines):
             return [f"{label}: {text}" for label, text in lines]
         case Table():
-            columns = [
-                TerminalColumn(
-                    heading=heading,
-                    cells=[row.cells[place].marked for row in block.rows],
-                    align="right" if place in block.numeric else "left",
-                )
-                for place, heading in enumerate(block.headings)
-            ]
-            return [
-                *([f"{block.about}:"] if block.about else []),
-                *table_lines(columns, PAGE_CELLS),
-            ]
+            about = [f"{block.about}:"] if block.about else []
+            return [*about, *table_lines(block, width)]
         case Chart():
             return []
         case Code(text=text):
@@ -170,18 +169,6 @@ def _block_lines(block: Block) -> list[str]:
             return [*lines]
         case _:
             assert_never(block)
-
-
-def number_column(heading: str, cells: Sequence[str]) -> TerminalColumn:
-    """A column whose cells end at one place."""
-    return TerminalColumn(heading=heading, cells=cells, align="right")
-
-
-def _cell(text: str, cells: int, align: Align) -> str:
-    if cell_len(text) > cells:
-        return f"{set_cell_size(text, cells - 3)}..."
-    blank = " " * (cells - cell_len(text))
-    return blank + text if align == "right" else text + blank
 
 
 MESSAGE_CHARS = 200

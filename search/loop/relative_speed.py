@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from evaluator.objective import Scoring
-from evaluator.timing.decision import Noise, decide
+from evaluator.timing.decision import Comparison, Noise, decide
 from records.study import Measure
-from records.trial import History
+from records.trial import History, RaceResult
 from search.loop.leader import claim_rule, launch_of, rounds_between
 
 SIDE_BY_CHANCE = 1.96
@@ -114,27 +114,32 @@ class RelativeSpeeds:
 
 
 def _links(history: History, scoring: Scoring, measure: Measure) -> Links:
-    """Return the speedups from races and other rounds, in both directions."""
-    links: dict[int, dict[int, _Step]] = defaultdict(dict)
+    """Return the speedups in both directions, each from all rounds of both trials.
 
-    def link(one: int, other: int, ratio: float, low: float | None, high: float | None) -> None:
+    A race decides for two trials that shared no later round: its interval knows the noise.
+    """
+    links: dict[int, dict[int, _Step]] = defaultdict(dict)
+    round_counts: dict[frozenset[int], int] = {}
+
+    def link(one: int, other: int, found: RaceResult | Comparison) -> None:
+        if found.ratio is None:
+            return
+        low, high = found.ratio_low, found.ratio_high
         half = None if low is None or high is None else math.log(high / low) / 2
-        links[other][one] = _Step(-math.log(ratio), half)
-        links[one][other] = _Step(math.log(ratio), half)
+        links[other][one] = _Step(-math.log(found.ratio), half)
+        links[one][other] = _Step(math.log(found.ratio), half)
 
     for race in history.races:
-        if race.ratio is not None:
-            link(race.challenger, race.incumbent, race.ratio, race.ratio_low, race.ratio_high)
+        link(race.challenger, race.incumbent, race)
+        round_counts[frozenset({race.challenger, race.incumbent})] = race.round_count
     rounds: dict[tuple[int, int], set[int]] = defaultdict(set)
     for repeat in history.repeats:
         rounds[repeat.series, repeat.round].add(repeat.ordinal)
     together = {pair for launched in rounds.values() for pair in combinations(sorted(launched), 2)}
     for one, other in sorted(together):
-        if other not in links[one]:
-            both = rounds_between(history.repeats, one, other, scoring)
-            found = decide(both, claim_rule(measure))
-            if found.ratio is not None:
-                link(one, other, found.ratio, found.ratio_low, found.ratio_high)
+        both = rounds_between(history.repeats, one, other, scoring)
+        if len(both) > round_counts.get(frozenset({one, other}), 0):
+            link(one, other, decide(both, claim_rule(measure)))
     return links
 
 

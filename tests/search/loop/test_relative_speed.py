@@ -87,6 +87,20 @@ def test_rounds_that_were_no_race_count_too() -> None:
     assert found.ratio == pytest.approx(2.0, rel=0.02)
 
 
+def test_the_rounds_of_a_final_outweigh_the_one_round_of_a_race() -> None:
+    race = replace(raced(1, 0, 0.25, 0.2, 0.3), ratio_low=None, ratio_high=None, round_count=1)
+    launches = ((0, 1, 4.0), (1, 1, 1.0), *((n, 2, 2.0 - n) for _ in range(6) for n in (0, 1)))
+    repeats = tuple(
+        again(ordinal, step_s + place / 1000, series=series, number=place // 2)
+        for place, (ordinal, series, step_s) in enumerate(launches)
+    )
+    found = scale(History(times(4.0, 1.0), races=(race,), repeats=repeats)).speed(1, 0)
+
+    assert found is not None
+    assert found.low is not None
+    assert 1.9 < found.ratio < 2.3
+
+
 def test_more_is_better_where_the_objective_says_so() -> None:
     trials = (trial(0, 1.0), trial(1, 1.0))
     scored = tuple(

@@ -413,13 +413,12 @@ class FileReferences:
                 yield FileReference(**row)
 
     def uncited(self, digests: set[str]) -> set[str]:
-        """Those of the digests that appear nowhere in tables and journals."""
-        left = {digest.encode() for digest in digests}
+        """Those of the digests that no record refers to and that appear in no journal."""
+        left = {digest.encode() for digest in digests - {each.digest for each in self.all()}}
         with store_errors(self._root, "read"):
-            for text in self._long_texts():
-                if not left:
-                    break
-                left.difference_update(_DIGEST_IN_TEXT.findall(text))
+            for path in (self._root / FOLDER).glob(f"*{SUFFIX}") if left else ():
+                for text in _overlapping(path):
+                    left.difference_update(_DIGEST_IN_TEXT.findall(text))
         return {digest.decode() for digest in left}
 
     def removal(self, study_id: str, digest: str) -> FileRemoval | None:
@@ -435,21 +434,6 @@ class FileReferences:
         with store_errors(self._root, "read"):
             for row in self._db.query(f"select * from removed_files {which}", arguments):
                 yield FileRemoval(**row)
-
-    def _long_texts(self) -> Iterator[bytes]:
-        """Whatever is long enough to hold a digest."""
-        columns = self._db.execute(
-            "select t.name, c.name from sqlite_master t join pragma_table_info(t.name) c"
-            " where t.type = 'table'"
-        )
-        for table, column in columns.fetchall():
-            texts = self._db.execute(
-                f"select cast([{column}] as blob) from [{table}] where length([{column}]) >= ?",
-                [_DIGEST_CHARS],
-            )
-            yield from (text for (text,) in texts)
-        for path in (self._root / FOLDER).glob(f"*{SUFFIX}"):
-            yield from _overlapping(path)
 
 
 def _overlapping(path: Path) -> Iterator[bytes]:

@@ -18,7 +18,6 @@ from records.store.journal import (
     RunBegan,
     StudyChanged,
     StudyCreated,
-    TrialBegun,
     TrialFinished,
 )
 from records.store.rows import ComputedMetric, PendingTrial, Row
@@ -47,6 +46,7 @@ class _Metric(msgspec.Struct):
     name: str
     value: float
     unit: str
+    better: str
     version: int
 
 
@@ -99,8 +99,8 @@ def apply_entry(db: Database, study_id: str, kind: str, text: str) -> None:
         case RunBegan(run=run):
             _change(db, study_id, status="running")
             _insert(db, "runs", {"study_id": study_id, "run": to_json(run)})
-        case TrialBegun() as entry:
-            _begin(db, study_id, entry)
+        case PendingTrial() as pending:
+            _begin(db, study_id, pending, text)
         case RepeatsFinished(repeats=repeats):
             _repeat(db, study_id, repeats)
         case FilesRemoved() as entry:
@@ -135,18 +135,12 @@ def _count(db: Database, study_id: str, **counts: int) -> None:
     db.execute(f"update studies set {changes} where id = ?", [*counts.values(), study_id])
 
 
-def _begin(db: Database, study_id: str, entry: TrialBegun) -> None:
-    place: Row = {"study_id": study_id, "ordinal": entry.ordinal}
-    if entry.exchange_summary is not None:
-        columns = asdict(entry.exchange_summary)
+def _begin(db: Database, study_id: str, pending: PendingTrial, text: str) -> None:
+    place: Row = {"study_id": study_id, "ordinal": pending.ordinal}
+    if pending.exchange_summary is not None:
+        columns = asdict(pending.exchange_summary)
         _insert(db, "exchanges", {**place, **columns.pop("usage"), **columns})
-    pending = PendingTrial(
-        ordinal=entry.ordinal,
-        policy=entry.policy,
-        started_at=entry.started_at,
-        exchange=entry.exchange,
-    )
-    _insert(db, "pending_trials", {**place, "pending": to_json(pending)})
+    _insert(db, "pending_trials", {**place, "pending": text})
 
 
 def _finish(db: Database, study_id: str, text: str) -> None:

@@ -17,10 +17,9 @@ from zlib import crc32
 
 from records.codec import from_json, utc_now
 from records.errors import StoreError
-from records.llm_exchange import ExchangeSummary
-from records.store.rows import ComputedMetric, SearchRun
+from records.store.rows import ComputedMetric, PendingTrial, SearchRun
 from records.study import Study
-from records.trial import Policy, Repeat, Trial
+from records.trial import Repeat, Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,23 +52,6 @@ class RunBegan:
     kind: ClassVar[str] = "run_began"
 
     run: SearchRun
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialBegun:
-    """A trial was proposed and is about to be launched.
-
-    `exchange` is the digest of the conversation that proposed it, and `exchange_summary` what it
-    cost, if it was held for this trial.
-    """
-
-    kind: ClassVar[str] = "trial_begun"
-
-    ordinal: int
-    policy: Policy
-    started_at: str
-    exchange: str | None = None
-    exchange_summary: ExchangeSummary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +96,7 @@ Entry: TypeAlias = (
     StudyCreated
     | StudyChanged
     | RunBegan
-    | TrialBegun
+    | PendingTrial
     | TrialFinished
     | RepeatsFinished
     | FilesRemoved

@@ -6,10 +6,10 @@ and repeats never change; each is parsed once.
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from records.codec import from_fields, from_json
 from records.errors import CodecError, StoreError, StudyError, shown
@@ -24,7 +24,6 @@ from records.store.rows import (
     SearchRun,
     StudyCounts,
     StudyRow,
-    newest,
     to_config,
     to_study_row,
 )
@@ -213,14 +212,6 @@ class TrialOutline:
 
 
 @dataclass(frozen=True, slots=True)
-class NamedValue:
-    """A metric of a trial, without its definition."""
-
-    value: float
-    unit: str
-
-
-@dataclass(frozen=True, slots=True)
 class TrialScore:
     """What a trial scored; `leads` where it breaks no limit, so that it may lead."""
 
@@ -231,7 +222,7 @@ class TrialScore:
 SHOWN_IDS = 5
 MACHINE_BYTES = 16 << 20
 """More than any description takes, with every package that is installed."""
-_TRIALS = "select t.rowid, t.trial as record from trials t"
+_TRIALS = "select t.trial from trials t"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -257,12 +248,8 @@ class StoredRecords:
 
     def studies(self, limit: int | None = None, offset: int = 0) -> tuple[StudyRow, ...]:
         """All studies, newest first, or a page of them."""
-        rows = self._rows(
-            "select * from studies order by created_at desc, id desc limit ? offset ?",
-            -1 if limit is None else limit,
-            offset,
-        )
-        return tuple(map(to_study_row, rows))
+        select = "select * from studies order by created_at desc, id desc limit ? offset ?"
+        return self._studies(select, -1 if limit is None else limit, offset)
 
     def study_count(self) -> int:
         """How many studies there are."""
@@ -271,28 +258,20 @@ class StoredRecords:
     def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
         """Some of the studies, and how many match."""
         where, values = query.where()
-        rows = self._rows(
-            f"select * from studies where {where} order by created_at desc, id desc"
-            " limit ? offset ?",
-            *values,
-            query.limit,
-            query.offset,
+        page = "order by created_at desc, id desc limit ? offset ?"
+        found = self._studies(
+            f"select * from studies where {where} {page}", *values, query.limit, query.offset
         )
-        total = self._number(f"select count(*) from studies where {where}", *values)
-        return tuple(map(to_study_row, rows)), total
+        return found, self._number(f"select count(*) from studies where {where}", *values)
 
     def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
         """The recorded status of each of these studies that exists."""
-        rows = self._rows(
-            "select id, status from studies where id in (select value from json_each(?))",
-            json.dumps([*study_ids]),
-        )
-        return {str(row["id"]): str(row["status"]) for row in rows}
+        select = "select id, status from studies where id in (select value from json_each(?))"
+        return dict(self._tuples(select, json.dumps([*study_ids])))
 
     def begun_studies(self) -> tuple[str, ...]:
         """Studies whose search began and never ended, perhaps because its process was killed."""
-        rows = self._rows("select id from studies where status = 'running' order by id")
-        return tuple(str(row["id"]) for row in rows)
+        return self._firsts("select id from studies where status = 'running' order by id")
 
     def find(self, prefix: str) -> StudyRow:
         """The one study whose id starts with `prefix`, or the newest search for an empty one.
@@ -300,26 +279,21 @@ class StoredRecords:
         What was imported is someone else's until it is named, so it is never the newest.
         """
         if not prefix:
-            rows = self._rows(
+            found = self._studies(
                 "select * from studies where strategy != ? and json_extract(study, '$.origin')"
                 " is null order by created_at desc, id desc limit 1",
                 MEASURE,
             )
-            found = tuple(to_study_row(row) for row in rows)
             if not found and self.study_count():
                 raise StudyError(
                     f"every study in {self.root} was imported or measured for a replay; give the "
                     "id of the one you mean, from `cclsearch list`"
                 )
         else:
-            rows = self._rows(
-                "select * from studies where id >= ? and substr(id, 1, ?) = ? order by id limit ?",
-                prefix,
-                len(prefix),
-                prefix,
-                SHOWN_IDS + 1,
+            select = (
+                "select * from studies where id >= ? and substr(id, 1, ?) = ? order by id limit ?"
             )
-            found = tuple(to_study_row(row) for row in rows)
+            found = self._studies(select, prefix, len(prefix), prefix, SHOWN_IDS + 1)
         if not found:
             wanted = f"no study {prefix!r} in {self.root}; see `cclsearch list`"
             none = f"no studies in {self.root}; next: cclsearch run --objective step_time"
@@ -343,14 +317,14 @@ class StoredRecords:
     def runs(self, study_id: str) -> tuple[SearchRun, ...]:
         """Every run of a study's search, oldest first; none where it is not known."""
         return self._records(
-            SearchRun, "select run as record from runs where study_id = ? order by rowid", study_id
+            SearchRun, "select run from runs where study_id = ? order by rowid", study_id
         )
 
     def pending(self, study_id: str) -> tuple[PendingTrial, ...]:
         """The trials that were begun and never finished, oldest first."""
         return self._records(
             PendingTrial,
-            "select pending as record from pending_trials where study_id = ? order by ordinal",
+            "select pending from pending_trials where study_id = ? order by ordinal",
             study_id,
         )
 
@@ -358,13 +332,12 @@ class StoredRecords:
         """All finished trials of a study, oldest first."""
         with self._db.atomic():  # of one database, should it be replaced meanwhile
             parsed = self._parsed_of(study_id)
-            rows = self._rows(
-                f"{_TRIALS} where t.study_id = ? and t.rowid > ?", study_id, parsed.last_trial
-            )
+            select = "select rowid, trial from trials where study_id = ? and rowid > ?"
+            rows = self._tuples(select, study_id, parsed.last_trial)
         if rows:
-            trials = (*parsed.history.trials, *_parsed(Trial, rows))
+            trials = (*parsed.history.trials, *(from_json(Trial, text) for _, text in rows))
             parsed.history = History(tuple(sorted(trials, key=lambda trial: trial.ordinal)))
-            parsed.last_trial = _last(rows)
+            parsed.last_trial = max(row for row, _ in rows)
         self._forget_many(parsed)
         return parsed.history
 
@@ -381,13 +354,8 @@ class StoredRecords:
         else:
             total = self._number(f"select count(*) from trials t where {where}", *values)
         # Sorted without what trials hold, which is read of this page alone.
-        ordinals = self._ordinals(
-            f"select t.ordinal from trials t where {where} order by {order} limit ? offset ?",
-            *values,
-            *sorted_by,
-            query.limit,
-            query.offset,
-        )
+        select = f"select t.ordinal from trials t where {where} order by {order} limit ? offset ?"
+        ordinals = self._firsts(select, *values, *sorted_by, query.limit, query.offset)
         page = self._records(
             Trial,
             f"{_TRIALS} where t.study_id = ? and t.ordinal in (select value from json_each(?))",
@@ -396,16 +364,6 @@ class StoredRecords:
         )
         trials = {trial.ordinal: trial for trial in page}
         return tuple(trials[ordinal] for ordinal in ordinals), total
-
-    def policies(self, study_id: str) -> tuple[tuple[int, Policy], ...]:
-        """The policy of each finished trial, by its ordinal."""
-        rows = self._rows(
-            "select ordinal, trial -> 'policy' as record from trials where study_id = ?"
-            " order by ordinal",
-            study_id,
-        )
-        ordinals = (int(row["ordinal"] or 0) for row in rows)
-        return tuple(zip(ordinals, _parsed(Policy, rows), strict=True))
 
     def policy_outlines(
         self, study_id: str, limit: int, offset: int
@@ -470,12 +428,8 @@ class StoredRecords:
 
     def leading(self, study_id: str, count: int) -> tuple[int, ...]:
         """The `count` best trials of those that break no limit, the best first."""
-        return self._ordinals(
-            f"select ordinal from trials where study_id = ? and {ADMISSIBLE}"
-            " order by score_cost, ordinal limit ?",
-            study_id,
-            count,
-        )
+        which = f"study_id = ? and {ADMISSIBLE} order by score_cost, ordinal limit ?"
+        return self._firsts(f"select ordinal from trials where {which}", study_id, count)
 
     def latest(self, study_id: str, count: int) -> tuple[Trial, ...]:
         """The last `count` trials of a study, oldest first."""
@@ -484,28 +438,26 @@ class StoredRecords:
 
     def failures(self, study_id: str) -> dict[FailureKind, int]:
         """How many trials failed by each kind of failure, the most frequent first."""
-        rows = self._rows(
+        found = self._tuples(
             "select failure_kind, count(*) as found from trials where study_id = ?"
             " and failure_kind is not null group by failure_kind order by found desc, failure_kind",
             study_id,
         )
-        return {FailureKind(str(row["failure_kind"])): int(row["found"] or 0) for row in rows}
+        return {FailureKind(kind): count for kind, count in found}
 
     def repeats(self, study_id: str) -> tuple[Repeat, ...]:
         """All re-measuring launches of a study, in the order of launches."""
         with self._db.atomic():
             parsed = self._parsed_of(study_id)
-            rows = self._rows(
-                "select rowid, repeat as record from repeats where study_id = ? and rowid > ?"
-                " order by rowid",
-                study_id,
-                parsed.last_repeat,
+            which = "study_id = ? and rowid > ? order by rowid"
+            rows = self._tuples(
+                f"select rowid, repeat from repeats where {which}", study_id, parsed.last_repeat
             )
         if rows:
-            repeats = (*parsed.repeats, *_parsed(Repeat, rows))
+            repeats = (*parsed.repeats, *(from_json(Repeat, text) for _, text in rows))
             # Sorting is stable: launches of one place stay in the order of their rows.
             parsed.repeats = tuple(sorted(repeats, key=lambda r: (r.series, r.round, r.position)))
-            parsed.last_repeat = _last(rows)
+            parsed.last_repeat, _ = rows[-1]
         self._forget_many(parsed)
         return parsed.repeats
 
@@ -521,33 +473,30 @@ class StoredRecords:
         return {ordinal: tuple(metrics) for ordinal, metrics in found.items()}
 
     def metric_values(
-        self, study_id: str, ordinal: int | None = None
+        self, study_id: str, ordinal: int | None = None, *, names: Iterable[str] | None = None
     ) -> Mapping[int, tuple[MetricValue, ...]]:
-        """The newest version of each metric of each trial, or of one, measured or computed."""
+        """The newest values of metrics, measured or computed, by trial and then by name.
+
+        All those of each trial that has any, or of one trial, or only those of these `names`.
+        """
         which, arguments = _of_trials(study_id, ordinal)
-        # Only the outcome says which way a metric is better.
-        rows = self._rows(
-            "select ordinal, trial -> '$.outcome.metrics' as metrics from trials"
-            f" where {which} and status = 'measured'",
-            *arguments,
-        )
-        measured = {
-            int(row["ordinal"] or 0): from_json(tuple[MetricValue, ...], str(row["metrics"]))
-            for row in rows
-        }
-        computed = self.computed_metrics(study_id, ordinal)
-        return {
-            number: newest(measured.get(number, ()), computed.get(number, ()))
-            for number in sorted({*measured, *computed})
-        }
+        if names is not None:
+            which += " and name in (select value from json_each(?))"
+            arguments.append(json.dumps([*names]))
+        found: dict[int, list[MetricValue]] = defaultdict(list)
+        select = "select ordinal, name, value, unit, better, version from newest_metrics"
+        where = f"where {which} and value is not null order by ordinal, name"
+        for number, name, value, unit, better, version in self._tuples(
+            f"{select} {where}", *arguments
+        ):
+            metric = MetricValue(name=name, value=value, unit=unit, better=better, version=version)
+            found[number].append(metric)
+        return {number: tuple(metrics) for number, metrics in found.items()}
 
     def metric_definitions(self) -> tuple[tuple[str, int, str], ...]:
         """Name, version and digest of all definitions, not our own, that computed metrics."""
-        rows = self._rows(
-            "select distinct name, version, definition from computed_metrics"
-            " where definition is not null order by name, version"
-        )
-        return tuple((str(r["name"]), int(r["version"] or 0), str(r["definition"])) for r in rows)
+        select = "select distinct name, version, definition from computed_metrics"
+        return tuple(self._tuples(f"{select} where definition is not null order by name, version"))
 
     def stamp(self, study_id: str) -> tuple[int, int]:
         """What changes with every change of a study's records: entries and bytes of its journal."""
@@ -564,12 +513,8 @@ class StoredRecords:
 
     def ordinals(self, study_id: str, limit: int, offset: int) -> tuple[int, ...]:
         """Ordinals of some of the finished trials, in their order."""
-        return self._ordinals(
-            "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?",
-            study_id,
-            limit,
-            offset,
-        )
+        select = "select ordinal from trials where study_id = ? order by ordinal limit ? offset ?"
+        return self._firsts(select, study_id, limit, offset)
 
     def sampled_ordinals(
         self, study_id: str, most: int, *, limited: bool = True
@@ -580,17 +525,14 @@ class StoredRecords:
         curve of the best so far keeps its shape; and the first and the last of all. `limited` is
         whether the study has limits that trials may break.
         """
-        (ends,) = self._rows(
-            "select min(ordinal) as first, max(ordinal) as last from trials where study_id = ?",
-            study_id,
-        )
-        if ends["first"] is None:
+        ends = "select min(ordinal), max(ordinal) from trials where study_id = ?"
+        ((first, last),) = self._tuples(ends, study_id)
+        if first is None:
             return ()
-        first, last = int(ends["first"]), int(ends["last"] or 0)
         width = -(-(last + 1) * PICKS // most)
         found = {first, last}
         for select in (*_OF_RUNS, *([_LIMITED] if limited else [])):
-            found.update(self._ordinals(f"{select} group by ordinal / ?", study_id, width))
+            found.update(self._firsts(f"{select} group by ordinal / ?", study_id, width))
         return tuple(sorted(found))
 
     def outlines(
@@ -613,12 +555,12 @@ class StoredRecords:
 
     def scores(self, study_id: str) -> Mapping[int, TrialScore]:
         """The score of every measured trial, by its ordinal."""
-        rows = self._rows(
-            "select ordinal, score_value as value, coalesce(score_broken, '[]') = '[]' as leads"
-            " from trials where study_id = ? and score_cost is not null order by ordinal",
+        found = self._tuples(
+            "select ordinal, score_value, coalesce(score_broken, '[]') = '[]' from trials"
+            " where study_id = ? and score_cost is not null order by ordinal",
             study_id,
         )
-        return {int(row["ordinal"] or 0): from_fields(TrialScore, row) for row in rows}
+        return {ordinal: TrialScore(value, bool(leads)) for ordinal, value, leads in found}
 
     def ranks(
         self, study_id: str, ordinals: Iterable[int], costs: Mapping[int, float]
@@ -628,31 +570,12 @@ class StoredRecords:
         `costs` are those of repeated trials. Equals are in the order of their trials.
         """
         cost, arguments = score_cost(costs)
-        rows = self._rows(
+        select = (
             "select ordinal, place from (select t.ordinal, row_number() over"
             f" (order by {cost}, t.ordinal) - 1 as place from trials t where t.study_id = ?"
-            f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))",
-            *arguments,
-            study_id,
-            json.dumps([*ordinals]),
+            f" and {ADMISSIBLE}) where ordinal in (select value from json_each(?))"
         )
-        return {int(row["ordinal"] or 0): int(row["place"] or 0) for row in rows}
-
-    def named_values(
-        self, study_id: str, names: Sequence[str]
-    ) -> Mapping[int, Mapping[str, NamedValue]]:
-        """The newest values of these metrics of every measured trial that has any of them."""
-        found: dict[int, dict[str, NamedValue]] = {}
-        rows = self._rows(
-            "select ordinal, name, value, unit from newest_metrics where study_id = ?"
-            " and name in (select value from json_each(?)) and value is not null",
-            study_id,
-            json.dumps([*names]),
-        )
-        for row in rows:
-            values = found.setdefault(int(row["ordinal"] or 0), {})
-            values[str(row["name"])] = from_fields(NamedValue, row)
-        return found
+        return dict(self._tuples(select, *arguments, study_id, json.dumps([*ordinals])))
 
     def exchange(self, digest: str) -> LlmExchange:
         """A stored LLM exchange."""
@@ -690,20 +613,19 @@ class StoredRecords:
         )
 
     def _stamp(self, where: str, *arguments: str) -> tuple[int, int, int]:
-        (row,) = self._rows(
-            "select count(*) as studies, coalesce(sum(entry_count), 0) as entries,"
-            f" coalesce(sum(byte_count), 0) as bytes from journals {where}",
-            *arguments,
+        sums = "count(*), coalesce(sum(entry_count), 0), coalesce(sum(byte_count), 0)"
+        ((count, entries, bytes_),) = self._tuples(
+            f"select {sums} from journals {where}", *arguments
         )
-        return int(row["studies"] or 0), int(row["entries"] or 0), int(row["bytes"] or 0)
+        return count, entries, bytes_
 
     def _first(self, condition: str, study_id: str, *arguments: str | int) -> Trial | None:
         select = f"{_TRIALS} where t.study_id = ? and {condition} limit 1"
         return next(iter(self._records(Trial, select, study_id, *arguments)), None)
 
     def _records(self, kind: type[T], sql: str, *arguments: str | int) -> tuple[T, ...]:
-        """Values of `kind` from the JSON that a statement selects as `record`."""
-        return tuple(_parsed(kind, self._rows(sql, *arguments)))
+        """Values of `kind` from the JSON in the first column of every row."""
+        return tuple(from_json(kind, text) for text in self._firsts(sql, *arguments))
 
     def _parsed_of(self, study_id: str) -> ParseCache:
         if (self._parsed.study_id, self._parsed.inode) != (study_id, self._db.inode):
@@ -719,26 +641,25 @@ class StoredRecords:
     def _read(self, kind: type[T], sql: str, *arguments: str | int) -> tuple[T, ...]:
         return tuple(from_fields(kind, row) for row in self._rows(sql, *arguments))
 
-    def _ordinals(self, sql: str, *arguments: str | int) -> tuple[int, ...]:
-        return tuple(int(row["ordinal"] or 0) for row in self._rows(sql, *arguments))
+    def _studies(self, sql: str, *arguments: str | int) -> tuple[StudyRow, ...]:
+        return tuple(map(to_study_row, self._rows(sql, *arguments)))
+
+    def _firsts(self, sql: str, *arguments: str | int) -> tuple[Any, ...]:
+        """The first column of every row."""
+        return tuple(first for first, *_ in self._tuples(sql, *arguments))
 
     def _number(self, sql: str, *arguments: str | int) -> int:
         """The one number that a statement selects, 0 for null."""
-        (row,) = self._rows(sql, *arguments)
-        (number,) = row.values()
-        return int(number or 0)
+        (number,) = self._firsts(sql, *arguments)
+        return number or 0
 
     def _rows(self, sql: str, *arguments: str | int) -> list[Row]:
         with store_errors(self.root, "read"):
             return list(self._db.query(sql, arguments))
 
-
-def _parsed(kind: type[T], rows: Iterable[Row]) -> Iterator[T]:
-    return (from_json(kind, str(row["record"])) for row in rows)
-
-
-def _last(rows: list[Row]) -> int:
-    return max(int(row["rowid"] or 0) for row in rows)
+    def _tuples(self, sql: str, *arguments: str | int) -> list[Any]:
+        with store_errors(self.root, "read"):
+            return self._db.execute(sql, arguments).fetchall()
 
 
 def _of_trials(study_id: str, ordinal: int | None) -> tuple[str, list[str | int]]:

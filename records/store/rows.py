@@ -4,9 +4,10 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from records.codec import from_fields, from_json
+from records.llm_exchange import ExchangeSummary
 from records.study import Study
 from records.trial import Config, Measured, MetricValue, Outcome, Policy
 
@@ -27,12 +28,19 @@ class StudyRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTrial:
-    """A trial that was proposed and has not ended."""
+    """A trial that was proposed and has not ended: an entry of journals before its launch.
+
+    `exchange` is the digest of the conversation that proposed it, and `exchange_summary` what it
+    cost, if it was held for this trial.
+    """
+
+    kind: ClassVar[str] = "trial_begun"
 
     ordinal: int
     policy: Policy
     started_at: str
-    exchange: str | None
+    exchange: str | None = None
+    exchange_summary: ExchangeSummary | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from types import ModuleType
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Increase it with every change of this file: databases of another version are built again."""
 _TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "studies": (
@@ -26,7 +26,10 @@ _TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         " trial",
         ("study_id", "ordinal"),
     ),
-    "metrics": ("study_id ordinal name value unit version", ("study_id", "ordinal", "name")),
+    "metrics": (
+        "study_id ordinal name value unit better version",
+        ("study_id", "ordinal", "name"),
+    ),
     "computed_metrics": (
         "study_id ordinal name value unit version absent better definition computed_at",
         ("study_id", "ordinal", "name", "version"),
@@ -106,12 +109,12 @@ _INDEXES = (
     "trials_by_policy on trials (study_id, policy_digest, ordinal)",
 )
 _NEWEST_METRICS = (
-    "select study_id, ordinal, name, version, value, unit, absent, computed_at"
+    "select study_id, ordinal, name, version, value, unit, better, absent, computed_at"
     " from computed_metrics c where version = (select max(o.version) from computed_metrics o"
     " where o.study_id = c.study_id and o.ordinal = c.ordinal and o.name = c.name)"
     " and not exists (select 1 from metrics m where m.study_id = c.study_id"
     " and m.ordinal = c.ordinal and m.name = c.name and m.version > c.version)"
-    " union all select study_id, ordinal, name, version, value, unit, null, null"
+    " union all select study_id, ordinal, name, version, value, unit, better, null, null"
     " from metrics m where not exists (select 1 from computed_metrics c where c.study_id"
     " = m.study_id and c.ordinal = m.ordinal and c.name = m.name and c.version >= m.version)"
 )

@@ -27,7 +27,6 @@ from records.store.journal import (
     RunBegan,
     StudyChanged,
     StudyCreated,
-    TrialBegun,
     TrialFinished,
     fsync_path,
     journal_path,
@@ -182,19 +181,12 @@ class Store(StoredRecords):
         self, study_id: str, pending: PendingTrial, exchange: LlmExchange | None
     ) -> PendingTrial:
         """Record a pending trial and the conversation behind it; return it as stored."""
-        digest, summary = pending.exchange, None
         if exchange is not None:
             digest = self.artifacts.keep_text(to_json(exchange), "exchange.json").digest
             summary = ExchangeSummary.of(digest, exchange)
-        begun = TrialBegun(
-            ordinal=pending.ordinal,
-            policy=pending.policy,
-            started_at=pending.started_at,
-            exchange=digest,
-            exchange_summary=summary,
-        )
-        self._write(study_id, begun)
-        return replace(pending, exchange=digest)
+            pending = replace(pending, exchange=digest, exchange_summary=summary)
+        self._write(study_id, pending)
+        return pending
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Record a finished trial and all that belongs to it, in one transaction."""

@@ -16,7 +16,7 @@ from records.store.queries import TrialOutline, TrialScore
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study, Value, choices_of
-from records.trial import Config, History, MetricValue, Repeat, Score, Trial
+from records.trial import Config, History, Repeat, Score, Trial
 from search.loop.leader import FrontMember, counted, front_over, own_values, unbeaten
 from search.loop.study_result import best_result, final_result, leader_of, repeated_values
 from search.views.charts import (
@@ -523,14 +523,10 @@ def _own_values(
         first = records.first_measured(row.id)
         scoring = scoring.against(() if first is None else (first.outcome,))
     names = {m.name for one in scoring.more for m in metrics_read(one.expression).values()}
-    metrics = records.named_values(row.id, sorted(names))
+    metrics = records.metric_values(row.id, names=names)
     own: dict[int, tuple[float, ...]] = {}
     for ordinal, scored in scores.items():
-        values = [
-            MetricValue(name=name, value=told.value, unit=told.unit, better="lower", version=1)
-            for name, told in metrics.get(ordinal, {}).items()
-        ]
-        found = [one.score(values) for one in scoring.more]
+        found = [one.score(metrics.get(ordinal, ())) for one in scoring.more]
         others = tuple(score.value for score in found if isinstance(score, Score))
         if len(others) == len(found):
             own[ordinal] = (scored.value, *others)
@@ -540,16 +536,16 @@ def _own_values(
 def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> StudyFront | None:
     """Return the objective against a metric, lower is better; None where no trial has it."""
     metric = ALIASES.get(name, name)
-    told, scores = records.named_values(row.id, (metric,)), records.scores(row.id)
+    told, scores = records.metric_values(row.id, names=[metric]), records.scores(row.id)
     again = repeat_spreads(row, records)
     own = {
-        n: (again[n].centre if n in again else s.value, told[n][metric].value)
+        n: (again[n].centre if n in again else s.value, told[n][0].value)
         for n, s in scores.items()
         if n in told
     }
     if not own:
         return None
-    unit = told[min(own)][metric].unit
+    unit = told[min(own)][0].unit
     sign = 1 if scoring.lower_is_better else -1
     kept = unbeaten({n: (sign * v, taken) for n, (v, taken) in own.items() if scores[n].leads})
     points = _points(row, own, {n: _once(own[n]) for n in kept}, records)

@@ -35,10 +35,10 @@ from records.store.journal import (
     FilesRemoved,
     RepeatsFinished,
     StudyCreated,
-    TrialBegun,
     TrialFinished,
     journal_path,
 )
+from records.store.rows import PendingTrial
 from records.store.schema import create_tables
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
@@ -151,7 +151,7 @@ def _cited_files(entries: Iterable[Entry]) -> list[str]:
         match entry:
             case TrialFinished(trial=Trial(exchange=str(exchange))):
                 found.add(exchange)
-            case TrialBegun(exchange=str(exchange)):
+            case PendingTrial(exchange=str(exchange)):
                 found.add(exchange)
     return sorted(found)
 

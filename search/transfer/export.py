@@ -17,7 +17,7 @@ from records.store.artifacts import Artifacts
 from records.store.journal import with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import Measured, MetricValue, Outcome, Policy, Repeat, Trial
+from records.trial import Outcome, Policy, Repeat, Trial
 from search.loop.study_result import leader_of
 from search.transfer.bundle import write_bundle
 from search.transfer.ccl_bench import (
@@ -76,7 +76,7 @@ def study_export(
         row=row,
         trials=trials,
         repeats=tuple(filter(is_asked, store.repeats(row.id))),
-        metrics={trial.ordinal: later.get(trial.ordinal, _own(trial)) for trial in trials},
+        metrics={trial.ordinal: later.get(trial.ordinal, ()) for trial in trials},
         entries=tuple(with_study(entry, plain_study) for entry in store.entries(row.id))
         if entries
         else (),
@@ -101,10 +101,6 @@ def _lean_policy(policy: Policy) -> Policy:
 def _without_traces(outcome: Outcome) -> Outcome:
     kept = (each for each in outcome.artifacts if not is_trace(each.name))
     return replace(outcome, artifacts=tuple(kept))
-
-
-def _own(trial: Trial) -> tuple[MetricValue, ...]:
-    return trial.outcome.metrics if isinstance(trial.outcome, Measured) else ()
 
 
 @contextmanager

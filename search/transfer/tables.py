@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import BinaryIO, TypeAlias
 
 from records.errors import EnvironmentFault
-from records.store.journal import Entry, RepeatsFinished, TrialBegun, TrialFinished
-from records.store.rows import StudyRow
+from records.store.journal import Entry, RepeatsFinished, TrialFinished
+from records.store.rows import PendingTrial, StudyRow
 from records.trial import MetricValue, Outcome, Policy, Repeat, Trial
 from search.views.trial import NUMBERS
 
@@ -64,7 +64,7 @@ class StudyExport:
             match entry:
                 case TrialFinished(trial=trial):
                     return TrialFinished(trial=of_trial(trial))
-                case TrialBegun() if not exchanges:
+                case PendingTrial() if not exchanges:
                     begun = replace(entry, exchange=None, exchange_summary=None)
                     return replace(begun, policy=policy(entry.policy))
                 case RepeatsFinished(repeats=repeats):

@@ -18,7 +18,7 @@ from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
-from records.store.journal import Entry, StudyCreated, TrialBegun, TrialFinished
+from records.store.journal import Entry, StudyCreated, TrialFinished
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import (
@@ -256,7 +256,7 @@ def at_fixed_instants(entry: Entry) -> Entry:
     match entry:
         case StudyCreated():
             return replace(entry, created_at=testing.START)
-        case TrialBegun():
+        case PendingTrial():
             return replace(entry, started_at=testing.START)
         case TrialFinished(trial=trial):
             over = replace(trial, started_at=testing.START, ended_at=testing.END)

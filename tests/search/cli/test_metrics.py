@@ -50,8 +50,6 @@ def test_every_metric_is_listed_on_a_line_that_fits_a_page(cclsearch):
     assert max(map(len, lines)) <= 82
 
 
-
-
 def test_a_metric_is_explained_with_what_the_published_toolkit_does_otherwise(cclsearch):
     ended = cclsearch("metrics", "show", "bw_allgather", "step_time")
 
@@ -91,8 +89,6 @@ def test_people_get_numbers_with_units_and_reasons_and_caveats(cclsearch):
     assert "4 ranks; NVIDIA H100 80GB HBM3; kineto; 5 steps (5 to 9)" in ended.out
     assert "no bw_allreduce: no all-reduce ran\n" in ended.out
     assert "caveat: left out: truth.json" in ended.out
-
-
 
 
 def test_where_nothing_asked_for_has_a_value_the_exit_code_is_3(cclsearch):
@@ -158,8 +154,6 @@ def test_metrics_of_a_trial_on_record_know_its_steps_and_its_work(computed, trac
 
     assert metrics["step_time"]["value"] == 0.5
     assert metrics["compute_comm_overlap"]["value"] is not None
-
-
 
 
 def test_a_damaged_trace_ends_with_2_and_names_the_file(cclsearch, tmp_path):

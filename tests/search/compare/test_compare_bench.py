@@ -1,115 +1,54 @@
 """Benchmark rows are compared point by point, in rounds where both sides name them."""
 
-import csv
-import io
-import json
-
 import pytest
 
-POINT = {
-    "Collective": "all_reduce",
-    "ReduceOp": "sum",
-    "DType": "float32",
-    "SendMsgSize(B)": 1024,
-    "Ranks": 8,
-    "DispatchMode": "sync",
-    "SyncInterval": 0,
-}
+from tests.search.compare.conftest import UNEVEN, rounds, row
+
 ALLOWED = "--allow-undecided"
-STEADY = (1.0, 1.01, 0.99, 1.0, 1.005)
 
 
-def row(latency, **columns):
-    return POINT | {"LatAvg(us)": latency} | columns
+def numbered(name, rows):
+    """Each row with a launch of its own."""
+    return [each | {"LaunchId": f"{name}{number}"} for number, each in enumerate(rows)]
 
 
-def rounds(scale, column="Block", **columns):
-    """Five rounds with a latency of 10 us times a scale."""
-    return [
-        row(10 * scale * factor, **{column: number}, **columns)
-        for number, factor in enumerate(STEADY)
-    ]
+BY_ORDER = [
+    [row(10 + turn % 2 / 50, Block=turn, Order=turn % 2) for turn in range(8)],
+    [row((8 if turn % 2 else 6) + turn / 500, Block=turn, Order=1 - turn % 2) for turn in range(8)],
+]
 
 
-@pytest.fixture
-def sides(tmp_path):
-    """Writes the rows of A and B; gives their files."""
-
-    def write(a, b):
-        files = tmp_path / "a.csv", tmp_path / "b.csv"
-        for file, rows in zip(files, (a, b), strict=True):
-            text = io.StringIO(newline="")
-            columns = list(dict.fromkeys(name for each in rows for name in each))
-            table = csv.DictWriter(text, columns, restval="n/a")
-            table.writeheader()
-            table.writerows(rows)
-            file.write_text(text.getvalue(), newline="")
-        return files
-
-    return write
-
-
-@pytest.fixture
-def compared(cclsearch, sides):
-    """Compares these rows; gives what is printed for programs."""
-
-    def compare(a, b, *flags):
-        ended = cclsearch("compare", *sides(a, b), *flags, "--json")
-        assert (ended.code, ended.err) == (0, "")
-        return json.loads(ended.out)
-
-    return compare
-
-
-def test_rounds_that_both_name_decide(compared):
-    (found,) = compared(rounds(1.0), rounds(0.8))["rows"]
-
-    assert (found["verdict"], found["round_count"]) == ("fast", 5)
-    assert found["ratio"] == pytest.approx(0.8)
-    assert found["rounds"][1] == {"round": "1", "a": pytest.approx(10.1), "b": pytest.approx(8.08)}
-
-
-@pytest.mark.parametrize("column", ["Block", "LaunchId", "RunId"])
-def test_each_of_three_columns_names_rounds(compared, column):
-    (found,) = compared(rounds(1.0, column), rounds(1.25, column))["rows"]
-
-    assert (found["verdict"], found["round_count"]) == ("slow", 5)
-
-
-def test_runs_of_their_own_are_not_paired_by_equal_launch_numbers(compared):
-    a, b = rounds(1.0, "LaunchId", RunId="x"), rounds(0.8, "LaunchId", RunId="y")
-
+@pytest.mark.parametrize(
+    ("a", "b", "verdict", "reason", "round_count"),
+    [
+        *(
+            (rounds(1.0, name), rounds(1.25, name), "slow", "paired_interval_clears_band", 5)
+            for name in ("Block", "LaunchId", "RunId")
+        ),
+        (
+            rounds(1.0, "LaunchId", RunId="x"),
+            rounds(0.8, "LaunchId", RunId="y"),
+            *("undecided", "not_interleaved", 0),
+        ),
+        (  # blocks of one launch
+            rounds(1.0, LaunchId="only"),
+            rounds(0.8, LaunchId="only"),
+            *("undecided", "too_few_rounds", 1),
+        ),
+        (
+            numbered("a", rounds(1.0)),
+            numbered("b", rounds(0.8)),
+            *("fast", "paired_interval_clears_band", 5),
+        ),
+        (*BY_ORDER, "undecided", "order_effect", 8),
+        ([row(10.0), row(10.1)], [row(8.0), row(8.1)], "undecided", "not_interleaved", 0),
+    ],
+)
+def test_rounds_that_both_name_decide(compared, a, b, verdict, reason, round_count):
     (found,) = compared(a, b)["rows"]
 
-    assert (found["verdict"], found["reason"]) == ("undecided", "not_interleaved")
-
-
-def test_blocks_of_one_launch_count_once(compared):
-    a, b = rounds(1.0, LaunchId="only"), rounds(0.8, LaunchId="only")
-
-    (found,) = compared(a, b)["rows"]
-
-    assert (found["reason"], found["round_count"]) == ("too_few_rounds", 1)
-    assert found["ratio"] == pytest.approx(0.8)
-
-
-def test_launches_with_names_of_their_own_are_paired_by_block(compared):
-    a = [each | {"LaunchId": f"a{number}"} for number, each in enumerate(rounds(1.0))]
-    b = [each | {"LaunchId": f"b{number}"} for number, each in enumerate(rounds(0.8))]
-
-    (found,) = compared(a, b)["rows"]
-
-    assert (found["verdict"], found["round_count"]) == ("fast", 5)
-
-
-def test_it_is_noticed_when_the_order_in_a_round_decides(compared):
-    turns = range(8)
-    a = [row(10 + turn % 2 / 50, Block=turn, Order=turn % 2) for turn in turns]
-    b = [row((8 if turn % 2 else 6) + turn / 500, Block=turn, Order=1 - turn % 2) for turn in turns]
-
-    (found,) = compared(a, b)["rows"]
-
-    assert (found["verdict"], found["reason"]) == ("undecided", "order_effect")
+    assert (found["verdict"], found["reason"]) == (verdict, reason)
+    assert found["round_count"] == len(found["rounds"]) == round_count
 
 
 def test_one_mean_per_side_is_undecided_and_shows_the_change(compared):
@@ -122,13 +61,6 @@ def test_one_mean_per_side_is_undecided_and_shows_the_change(compared):
     assert found["next"] == [
         "run A and B in turns, 4 times or more, and name each round in a column Block of both files"
     ]
-
-
-def test_replicates_without_rounds_are_undecided(compared):
-    (found,) = compared([row(10.0), row(10.1)], [row(8.0), row(8.1)])["rows"]
-
-    assert found["reason"] == "not_interleaved"
-    assert (found["a"]["launch_count"], found["b"]["launch_count"]) == (2, 2)
 
 
 @pytest.mark.parametrize(
@@ -158,21 +90,16 @@ def test_other_adapters_and_versions_are_what_is_compared(compared):
     assert len(found["rows"]) == 1
 
 
+@pytest.mark.parametrize("columns", [{"Block": 1}, {}])
 @pytest.mark.parametrize(
     ("latency", "reason"),
     [("n/a", "no_samples"), (0.0, "bad_time"), (-1.0, "bad_time"), (1e300, "bad_time")],
 )
-def test_a_point_without_a_latency_is_unknown(compared, latency, reason):
-    found = compared([row(10.0, Block=1)], [row(latency, Block=1)])
+def test_a_point_without_a_latency_is_unknown(compared, latency, reason, columns):
+    found = compared([row(10.0, **columns)], [row(latency, **columns)])
 
     assert (found["rows"][0]["verdict"], found["rows"][0]["reason"]) == ("unknown", reason)
     assert found["counts"]["unknown"] == 1
-
-
-def test_a_latency_of_nothing_without_rounds_is_unknown_too(compared):
-    (found,) = compared([row(10.0)], [row(0.0)])["rows"]
-
-    assert (found["verdict"], found["reason"]) == ("unknown", "bad_time")
 
 
 def test_people_get_a_table_with_counts_and_what_was_left_out(cclsearch, sides):
@@ -211,40 +138,29 @@ def test_a_threshold_hides_rows_and_counts_them_all_the_same(cclsearch, sides):
     assert "rounds  reason\n" in ended.out
 
 
-def test_the_exit_code_is_3_only_where_slower_was_to_fail(cclsearch, sides):
-    slower = sides(rounds(1.0), rounds(1.25))
-
-    assert cclsearch("compare", *slower).code == 0
-    assert cclsearch("compare", *slower, "--fail-on", "slow").code == 3
-    assert cclsearch("compare", *reversed(slower), "--fail-on", "slow").code == 0
-    assert cclsearch("compare", *slower, "--fail-on", "slow", "--margin", 0.5).code == 0
+STEADIER = [rounds(1.0, factors=(1.0,) * 5, Ranks=n) for n in (8, 4)]
+SLOWER = rounds(1.06, factors=UNEVEN)
 
 
 @pytest.mark.parametrize(
-    ("flags", "code"), [((), 0), (("--fail-on", "slow"), 5), (("--fail-on", "slow", ALLOWED), 0)]
+    ("a", "b", "flags", "code"),
+    [
+        (rounds(1.0), rounds(1.25), "", 0),
+        (rounds(1.0), rounds(1.25), "--fail-on slow", 3),
+        (rounds(1.25), rounds(1.0), "--fail-on slow", 0),
+        (rounds(1.0), rounds(1.25), "--fail-on slow --margin 0.5", 0),
+        (STEADIER[0], SLOWER, "--fail-on slow", 3),  # the same, but corrected for two of them:
+        ([*STEADIER[0], *STEADIER[1]], [*SLOWER, *STEADIER[1]], "--fail-on slow", 5),
+        ([row(10.0)], [row(48.8)], "", 0),
+        ([row(10.0)], [row(48.8)], "--fail-on slow", 5),
+        ([row(10.0)], [row(48.8)], f"--fail-on slow {ALLOWED}", 0),
+    ],
 )
-def test_a_gate_does_not_pass_what_one_launch_a_side_left_undecided(cclsearch, sides, flags, code):
-    ended = cclsearch("compare", *sides([row(10.0)], [row(48.8)]), *flags)
+def test_a_gate_fails_for_slower_points_and_for_undecided_ones(cclsearch, sides, a, b, flags, code):
+    ended = cclsearch("compare", *sides(a, b), *flags.split())
 
     assert ended.code == code
-    assert ("undecided: 1 of 1 comparisons" in ended.err) is (code == 5)
-
-
-UNEVEN = (1.0, 1.04, 0.97, 1.03, 0.98)
-
-
-@pytest.mark.parametrize(("point_count", "code"), [(1, 3), (2, 5)])
-def test_a_gate_is_corrected_for_the_number_of_comparisons(cclsearch, sides, point_count, code):
-    slower = [
-        each | {"LatAvg(us)": 10 * 1.06 * factor}
-        for each, factor in zip(rounds(1.0), UNEVEN, strict=True)
-    ]
-    steady = [[each | {"LatAvg(us)": 10} for each in rounds(1.0, Ranks=n)] for n in (8, 4)]
-    a = [each for point in steady[:point_count] for each in point]
-
-    ended = cclsearch("compare", *sides(a, [*slower, *a[5:]]), "--fail-on", "slow")
-
-    assert ended.code == code
+    assert (ended.err.startswith("undecided: ")) is (code == 5)
 
 
 def test_what_a_gate_may_let_pass_needs_a_gate(cclsearch, sides):

@@ -8,53 +8,25 @@ import pytest
 from evaluator.timing.screening.estimate import PRESETS, read_thresholds
 from evaluator.timing.timing import LaunchTimes, Task, Timing
 from records.codec import to_json
-from records.store.rows import PendingTrial
-from records.store.store import Store
-from records.study import Measure
 from records.trial import Repeat
+from tests.search.compare.conftest import STEADY, STUDY, UNEVEN, csv_text, measuring, row
 from tests.support import records as testing
 from tests.support.nvbench import benchmark, device, state, times, write_result
 
-STUDY = "20260101-000000-aaaa"
-MEASURE = Measure(margin=0.02, alpha=0.05, confirm_rounds=4, max_confirm_rounds=6)
-STEADY = (1.0, 1.01, 0.99, 1.0, 1.005)
 USUAL, FASTER = times(1.0, 1.001, 1.002, 1.003), times(0.8, 0.801, 0.802, 0.803)
+STORED = testing.measured(0.5).measurement
 
 
 @pytest.fixture
-def store(tmp_path):
+def recorded(store):
     """A study whose trials 0 and 1 took turns and whose trial 2 failed; gives its folder."""
-    records = Store(tmp_path / "store")
-    records.create(STUDY, replace(testing.study(), measure=MEASURE), "test")
-    for trial in testing.history(0.5, 0.4, testing.failed()):
-        intent = PendingTrial(
-            ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
-        )
-        records.begin(STUDY, intent, None)
-        records.finish(STUDY, trial)
-    records.repeat(
-        STUDY,
-        *(
-            Repeat(series=3, round=number, ordinal=ordinal, outcome=testing.measured(cost))
-            for number, factor in enumerate(STEADY)
-            for ordinal, cost in ((0, 0.5), (1, 0.4 * factor))
-        ),
-    )
-    records.close()
-    return records.root
-
-
-@pytest.fixture
-def files(tmp_path):
-    """Writes two values as JSON; gives their files."""
-
-    def write(a, b):
-        paths = tmp_path / "a.json", tmp_path / "b.json"
-        for path, value in zip(paths, (a, b), strict=True):
-            path.write_text(value if isinstance(value, str) else to_json(value))
-        return paths
-
-    return write
+    turns = [
+        Repeat(series=3, round=number, ordinal=ordinal, outcome=testing.measured(cost))
+        for number, factor in enumerate(STEADY)
+        for ordinal, cost in ((0, 0.5), (1, 0.4 * factor))
+    ]
+    trials = testing.history(0.5, 0.4, testing.failed())
+    return store(**{STUDY: (measuring(), trials, turns)})
 
 
 @pytest.fixture
@@ -79,8 +51,13 @@ def timing(per_call_s, launches=STEADY, **names):
     )
 
 
-def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch, store):
-    ended = cclsearch("compare", "trial:0", "best", "--store", store)
+def timings(*each):
+    """Timings as a file holds several."""
+    return json.dumps([json.loads(to_json(one)) for one in each])
+
+
+def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch, recorded):
+    ended = cclsearch("compare", "trial:0", "best", "--store", recorded)
 
     a, b = f"trial:{STUDY}:0", f"trial:{STUDY}:1"
     assert (ended.code, ended.err) == (0, "")
@@ -103,12 +80,12 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         "varies by 0.74 %",
         "steps alone: B looks faster (the times lie 25 % apart; no clock rate was recorded that "
         "could confirm it); one launch of each, which proves nothing",
-        f"next: cclsearch trace diff {a} {b} --store {store}",
+        f"next: cclsearch trace diff {a} {b} --store {recorded}",
     ]
 
 
-def test_explaining_lists_the_rounds_and_being_brief_leaves_the_drawing_out(cclsearch, store):
-    sides = ("compare", "trial:0", "trial:1", "--store", store, "--display")
+def test_explaining_lists_the_rounds_and_being_brief_leaves_the_drawing_out(cclsearch, recorded):
+    sides = ("compare", "trial:0", "trial:1", "--store", recorded, "--display")
 
     explained, brief = cclsearch(*sides, "explain").out, cclsearch(*sides, "simple").out
 
@@ -118,18 +95,20 @@ def test_explaining_lists_the_rounds_and_being_brief_leaves_the_drawing_out(ccls
     assert "verdict: B is 1.25x faster" in brief
 
 
-def test_a_failed_side_has_no_value_but_a_reason(cclsearch, store):
-    ended = cclsearch("compare", "trial:0", f"trial:{STUDY}:2", "--store", store)
+def test_a_failed_side_has_no_value_but_a_reason(cclsearch, recorded):
+    ended = cclsearch("compare", "trial:0", f"trial:{STUDY}:2", "--store", recorded)
 
     assert ended.code == 0
     assert ended.out.splitlines()[2:] == [
         "verdict: unknown, B failed: it broke",
-        f"next: cclsearch trial show {STUDY} 2 --store {store}",
+        f"next: cclsearch trial show {STUDY} 2 --store {recorded}",
     ]
 
 
-def test_two_stored_measurements_are_screened_and_prove_nothing(cclsearch, files):
-    ended = cclsearch("compare", *files(testing.measured(0.5), testing.measured(0.4).measurement))
+def test_two_stored_measurements_are_screened_and_prove_nothing(cclsearch, sides):
+    stored = to_json(testing.measured(0.5)), to_json(testing.measured(0.4).measurement)
+
+    ended = cclsearch("compare", *sides(*stored))
 
     assert ended.code == 0
     assert "verdict: undecided: B looks 1.25x faster than A\n" in ended.out
@@ -137,13 +116,13 @@ def test_two_stored_measurements_are_screened_and_prove_nothing(cclsearch, files
     assert "next: cclsearch run --objective step_time\n" in ended.out
 
 
-def test_a_trial_is_compared_with_one_that_was_printed_earlier(cclsearch, store, tmp_path):
+def test_a_trial_is_compared_with_one_that_was_printed_earlier(cclsearch, recorded, tmp_path):
     for ordinal in (0, 2):
-        printed = cclsearch("trial", "show", ordinal, "--store", store, "--json").out
+        printed = cclsearch("trial", "show", ordinal, "--store", recorded, "--json").out
         (tmp_path / f"{ordinal}.json").write_text(printed)
 
-    faster = cclsearch("compare", tmp_path / "0.json", "best", "--store", store)
-    failed = cclsearch("compare", "best", tmp_path / "2.json", "--store", store)
+    faster = cclsearch("compare", tmp_path / "0.json", "best", "--store", recorded)
+    failed = cclsearch("compare", "best", tmp_path / "2.json", "--store", recorded)
 
     assert "verdict: undecided: B looks 1.25x faster than A\n" in faster.out
     assert f"B: trial:{STUDY}:1  n=1\n" in faster.out
@@ -160,19 +139,16 @@ def test_a_trial_is_compared_with_one_that_was_printed_earlier(cclsearch, store,
         ({"step_times_s": ((0.0,), (0.0,))}, "bad_time"),
     ],
 )
-def test_stored_measurements_that_do_not_fit_are_unknown(cclsearch, files, changes, reason):
-    usual = testing.measured().measurement
+def test_stored_measurements_that_do_not_fit_are_unknown(compared, changes, reason):
+    (found,) = compared(to_json(STORED), to_json(replace(STORED, **changes)))["rows"]
 
-    ended = cclsearch("compare", *files(usual, replace(usual, **changes)), "--json")
-
-    (found,) = json.loads(ended.out)["rows"]
     assert (found["verdict"], found["reason"]) == ("unknown", reason)
 
 
-def test_timings_under_the_same_launch_names_are_rounds(cclsearch, files):
-    sides = files(timing(1e-6, (1.0,) * 5, env="before"), timing(2e-6, env="after"))
+def test_timings_under_the_same_launch_names_are_rounds(cclsearch, sides):
+    before, after = timing(1e-6, (1.0,) * 5, env="before"), timing(2e-6, env="after")
 
-    ended = cclsearch("compare", *sides, "--fail-on", "slow")
+    ended = cclsearch("compare", *sides(to_json(before), to_json(after)), "--fail-on", "slow")
 
     assert ended.code == 3
     assert "verdict: B is 2.00x slower than A" in ended.out
@@ -180,23 +156,19 @@ def test_timings_under_the_same_launch_names_are_rounds(cclsearch, files):
 
 
 @pytest.mark.parametrize(("task_count", "code"), [(1, 3), (2, 5)])
-def test_a_gate_over_timings_is_corrected_for_their_number(cclsearch, files, task_count, code):
-    uneven = (1.0, 1.04, 0.97, 1.03, 0.98)
+def test_a_gate_over_timings_is_corrected_for_their_number(cclsearch, sides, task_count, code):
     steady = [timing(1e-6, (1.0,) * 5, label=name) for name in ("x", "y")[:task_count]]
-    sides = [steady, [timing(1.06e-6, uneven, label="x"), *steady[1:]]]
+    slower = timing(1.06e-6, UNEVEN, label="x")
 
-    written = [json.dumps([json.loads(to_json(each)) for each in side]) for side in sides]
-    ended = cclsearch("compare", *files(*written), "--fail-on", "slow")
+    files = sides(timings(*steady), timings(slower, *steady[1:]))
 
-    assert ended.code == code
+    assert cclsearch("compare", *files, "--fail-on", "slow").code == code
 
 
-def test_several_timings_are_joined_by_their_tasks(cclsearch, files):
-    names = ("small", "large", "odd")
-    a = [json.loads(to_json(timing(1e-6, label=name))) for name in names[:2]]
-    b = [json.loads(to_json(timing(1e-6, (1.0,), label=name))) for name in names[1:]]
+def test_several_timings_are_joined_by_their_tasks(compared):
+    small, large, odd = (timing(1e-6, (1.0,), label=name) for name in ("small", "large", "odd"))
 
-    found = json.loads(cclsearch("compare", *files(json.dumps(a), json.dumps(b)), "--json").out)
+    found = compared(timings(small, large), timings(large, odd))
 
     assert [(each["name"], each["reason"]) for each in found["rows"]] == [
         ("large x + y", "too_few_rounds")
@@ -204,12 +176,15 @@ def test_several_timings_are_joined_by_their_tasks(cclsearch, files):
     assert (found["only_a"], found["only_b"]) == (["small x + y"], ["odd x + y"])
 
 
-def test_results_of_nvbench_are_compared_state_by_state(cclsearch, benchmarks):
-    ended = cclsearch("compare", *benchmarks)
+def test_results_of_nvbench_are_compared_state_by_state(cclsearch, benchmarks, tmp_path):
+    ended = cclsearch("compare", *benchmarks, "--bulk-script", tmp_path / "bulk.py")
 
     assert (ended.code, ended.err) == (0, "")
     assert "verdicts: 2 fast, 2 same\n" in ended.out
     assert cclsearch("compare", *reversed(benchmarks), "--fail-on", "slow").code == 3
+    compile((tmp_path / "bulk.py").read_text(), "bulk.py", "exec")
+    nowhere = cclsearch("compare", *benchmarks, "--bulk-script", tmp_path)
+    assert (nowhere.code, nowhere.out) == (2, "")
 
 
 def test_folders_of_nvbench_results_are_compared_by_name(cclsearch, benchmarks, tmp_path):
@@ -225,24 +200,18 @@ def test_folders_of_nvbench_results_are_compared_by_name(cclsearch, benchmarks, 
 @pytest.mark.parametrize(
     ("filters", "kept"),
     [
-        (["-a", "T=I32"], [("copy", "I32"), ("scan", "I32")]),
-        (["-b", "scan", "-a", "T=I32"], [("scan", "I32")]),
-        (
-            ["-b", "copy", "-b", "scan", "-a", "T=F32"],
-            [("copy", "F32"), ("copy", "I32"), ("scan", "F32")],
-        ),
-        (["-a", "T=F32", "-b", "copy", "-b", "scan"], [("copy", "F32"), ("scan", "F32")]),
-        (
-            ["-b", "copy", "-a", "T=F32", "-b", "scan"],
-            [("copy", "F32"), ("scan", "F32"), ("scan", "I32")],
-        ),
+        ("-a T=I32", "copy/I32 scan/I32"),
+        ("-b scan -a T=I32", "scan/I32"),
+        ("-b copy -b scan -a T=F32", "copy/F32 copy/I32 scan/F32"),
+        ("-a T=F32 -b copy -b scan", "copy/F32 scan/F32"),
+        ("-b copy -a T=F32 -b scan", "copy/F32 scan/F32 scan/I32"),
     ],
 )
 def test_an_axis_belongs_to_the_benchmark_before_it(cclsearch, benchmarks, filters, kept):
-    found = json.loads(cclsearch("compare", *filters, *benchmarks, "--json").out)
+    found = json.loads(cclsearch("compare", *filters.split(), *benchmarks, "--json").out)
 
-    rows = [(each["benchmark"], each["axes"]["T"]) for each in found["rows"]]
-    assert sorted(rows) == kept
+    rows = [f"{each['benchmark']}/{each['axes']['T']}" for each in found["rows"]]
+    assert sorted(rows) == kept.split()
 
 
 def test_devices_are_chosen_and_may_be_said_to_differ(cclsearch, tmp_path):
@@ -259,14 +228,6 @@ def test_devices_are_chosen_and_may_be_said_to_differ(cclsearch, tmp_path):
     assert "devices differ in name" in cclsearch("compare", *results, *chosen).err
 
 
-def test_a_program_that_loads_the_samples_is_written(cclsearch, benchmarks, tmp_path):
-    cclsearch("compare", *benchmarks, "--bulk-script", tmp_path / "bulk.py")
-
-    compile((tmp_path / "bulk.py").read_text(), "bulk.py", "exec")
-    nowhere = cclsearch("compare", *benchmarks, "--bulk-script", tmp_path)
-    assert (nowhere.code, nowhere.out) == (2, "")
-
-
 def test_the_limits_for_single_launches_are_printed_without_any_side(cclsearch, tmp_path):
     ended = cclsearch("compare", "--dump-config", "--preset", "strict")
     (tmp_path / "strict.toml").write_text(ended.out)
@@ -275,3 +236,89 @@ def test_the_limits_for_single_launches_are_printed_without_any_side(cclsearch, 
 
     assert read_thresholds(ended.out) == PRESETS["strict"]
     assert again.out == ended.out
+
+
+# Sides that cannot be compared, or are none.
+
+
+@pytest.fixture
+def refused(cclsearch, store, tmp_path):
+    """Runs compare where one side of each kind lies; gives its error."""
+    root = store(**{STUDY: (testing.study(), testing.history(testing.failed()))})
+    here = tmp_path / "here"
+    for folder in ("both", "empty"):
+        (here / folder).mkdir()
+    write_result(here / "nvbench.json", [benchmark("copy", [state(times(1.0, 1.1, 1.2, 1.3))])])
+    for name, text in {
+        "rows.csv": csv_text([row(10.0)]),
+        "launch.json": to_json(testing.measured()),
+        "odd.json": '{"x": 1}',
+        "none.json": "[]",
+        "cut.json": '{"benchmarks": [',
+        "broken.json": '{"benchmarks": 1}',
+        "both/a.csv": csv_text([row(10.0)]),
+        "both/a.json": "{}",
+    }.items():
+        (here / name).write_text(text)
+
+    def run(words):
+        ended = cclsearch("compare", *words.split(), "--store", root)
+        assert ended.out == ""
+        assert "Traceback" not in ended.err
+        return ended
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("", "compare needs A and B"),
+        ("rows.csv", "compare needs A and B"),
+        ("rows.csv nowhere", "nowhere: there is no such file or folder; a side is a trial"),
+        ("rows.csv trial:9", f"study {STUDY} has no trial 9; it has 1"),
+        ("rows.csv trial:x", "'x' names no trial; write trial:3 or trial:STUDY:3"),
+        ("rows.csv trial:zzz:0", "no study 'zzz'"),
+        ("rows.csv trial:", "names no trial"),
+        ("trial:0 trial:0", "A and B are both trial:"),
+        (
+            "trial:0 rows.csv",
+            "is a trial and B, rows.csv, is benchmark CSV; give two sides of the same kind",
+        ),
+        ("rows.csv launch.json", "is benchmark CSV and B, launch.json, is a stored measurement"),
+        ("nvbench.json launch.json", "is nvbench results and B, launch.json, is a stored meas"),
+        ("odd.json launch.json", "odd.json: holds no stored measurement"),
+        ("none.json launch.json", "none.json: holds no timings"),
+        ("cut.json nvbench.json", "cut.json: holds no stored measurement"),
+        ("broken.json nvbench.json", "broken.json"),
+        ("both rows.csv", "both: holds both CSV and JSON files"),
+        ("empty rows.csv", "empty: holds no CSV or JSON file"),
+        ("rows.csv rows.csv --margin=-0.1", "--margin -0.1: give 0 or more"),
+        ("rows.csv rows.csv --alpha 0.5", "give 0.001 or more and less than 0.5"),
+        ("rows.csv rows.csv --alpha nan", "give 0.001 or more and less than 0.5"),
+        ("rows.csv rows.csv --threshold-diff -1", "--threshold-diff"),
+        ("rows.csv rows.csv --threshold-diff nan", "--threshold-diff"),
+        ("rows.csv rows.csv --threshold-diff inf", "--threshold-diff"),
+        ("rows.csv rows.csv -b copy", "are only for nvbench files"),
+        ("launch.json launch.json --bulk-script x.py", "are only for nvbench files"),
+        ("nvbench.json nvbench.json --margin 0.1", "for nvbench files use --preset or --config"),
+        ("nvbench.json nvbench.json -b none", "there is no such benchmark"),
+        ("rows.csv rows.csv --preset lax", "--preset"),
+        ("rows.csv rows.csv --config nowhere.toml", "nowhere.toml"),
+        ("rows.csv rows.csv --fail-on fast", "--fail-on"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused_in_one_line(refused, words, told):
+    ended = refused(words)
+
+    assert ended.code == 2
+    assert told in ended.err
+
+
+def test_a_study_without_a_measured_trial_has_no_best(cclsearch, refused, tmp_path):
+    compared = refused("trial:0 best")
+    best = cclsearch("best", "--store", tmp_path / "store")
+
+    assert compared.code == best.code == 4
+    assert f"study {STUDY} has no measured trial; see `cclsearch show {STUDY}`" in compared.err
+    assert "has no measured trial; see `cclsearch show" in best.err

@@ -5,26 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from records.store.rows import PendingTrial
-from records.store.store import Store
-from records.study import Measure, Objective
+from records.study import Objective
 from records.trial import FailureKind, MetricValue, Purpose, Repeat
+from tests.search.compare.conftest import OTHER, STEADY, STUDY, measuring
 from tests.support import records as testing
 from tests.support.evaluator import Takes
 
-STUDY, OTHER = "20260101-000000-aaaa", "20250101-000000-bbbb"
-STEADY = (1.0, 1.01, 0.99, 1.0, 1.005)
 TRIALS = testing.history(0.5, 0.4, testing.failed(FailureKind.OUT_OF_MEMORY), 0.45)
-
-
-def on_record(store, study_id, study, trials):
-    store.create(study_id, study, "test")
-    for trial in trials:
-        intent = PendingTrial(
-            ordinal=trial.ordinal, policy=trial.policy, started_at=trial.started_at, exchange=None
-        )
-        store.begin(study_id, intent, None)
-        store.finish(study_id, trial)
 
 
 def in_turns(factors=STEADY, purpose=Purpose.CONFIRM, series=4, **costs):
@@ -44,34 +31,27 @@ def in_turns(factors=STEADY, purpose=Purpose.CONFIRM, series=4, **costs):
     ]
 
 
+TURNS = in_turns(t0=0.5, t1=0.4)
+
+
 @pytest.fixture
-def compared(cclsearch, tmp_path):
+def compared(cclsearch, store):
     """Compares two trials of a store made of these; gives what is printed for programs."""
 
     def compare(a, b, *flags, repeats=(), study=None, trials=TRIALS, other=None):
-        store = Store(tmp_path / "store")
-        on_record(store, STUDY, study or measuring(), trials)
+        studies = {STUDY: (study or measuring(), trials, repeats)}
         if other is not None:
-            on_record(store, OTHER, other, TRIALS)
-        store.repeat(STUDY, *repeats)
-        store.close()
-        ended = cclsearch("compare", a, b, *flags, "--store", store.root, "--json")
+            studies[OTHER] = (other, TRIALS)
+        ended = cclsearch("compare", a, b, *flags, "--store", store(**studies), "--json")
         assert (ended.code, ended.err) == (0, "")
         facts = json.loads(ended.out)
-        sides = {"sides": [facts["a"], facts["b"]]}
-        return {**facts, **sides, **facts["rows"][0]}
+        return {**facts, "sides": [facts["a"], facts["b"]], **facts["rows"][0]}
 
     return compare
 
 
-def measuring(margin=0.02, alpha=0.05):
-    """A study that re-measures in four to six rounds."""
-    measure = Measure(margin=margin, alpha=alpha, confirm_rounds=4, max_confirm_rounds=6)
-    return replace(testing.study(), measure=measure)
-
-
 def test_shared_rounds_decide(compared):
-    found = compared("trial:0", "trial:1", repeats=in_turns(t0=0.5, t1=0.4))
+    found = compared("trial:0", f"best:{STUDY[:10]}", repeats=TURNS)
 
     assert (found["verdict"], found["reason"]) == ("fast", "paired_interval_clears_band")
     assert found["ratio"] == pytest.approx(0.8, rel=0.01)
@@ -84,7 +64,7 @@ def test_shared_rounds_decide(compared):
 
 
 def test_the_reference_comes_first_and_the_candidate_second(compared):
-    found = compared("trial:1", "trial:0", repeats=in_turns(t0=0.5, t1=0.4))
+    found = compared("trial:1", "trial:0", repeats=TURNS)
 
     assert found["verdict"] == "slow"
     assert found["words"].startswith("B is 1.25x slower than A (95 % interval 1.2")
@@ -94,10 +74,18 @@ def test_the_reference_comes_first_and_the_candidate_second(compared):
     ]
 
 
-def test_equal_trials_are_the_same(compared):
-    found = compared("trial:0", "trial:1", repeats=in_turns((1.0, 1.001) * 3, t0=0.5, t1=0.5))
+@pytest.mark.parametrize(
+    ("study", "flags", "terms"),
+    [
+        (measuring(), ("--margin", 0.5, "--alpha", 0.1), (0.5, 0.1)),
+        (measuring(margin=0.3, alpha=0.01), (), (0.3, 0.01)),
+    ],
+)
+def test_the_margin_is_that_of_the_study_unless_another_is_given(compared, study, flags, terms):
+    found = compared("trial:0", "trial:1", *flags, study=study, repeats=TURNS)
 
     assert found["verdict"] == "same"
+    assert (found["margin"], found["alpha"]) == terms
 
 
 def test_a_search_leaves_what_is_needed(cclsearch, tabular):
@@ -110,58 +98,40 @@ def test_a_search_leaves_what_is_needed(cclsearch, tabular):
     assert (found["verdict"], found["round_count"] >= 4) == ("fast", True)
 
 
-def test_a_margin_of_ones_own_counts(compared):
-    repeats = in_turns(t0=0.5, t1=0.4)
-
-    found = compared("trial:0", "trial:1", "--margin", 0.5, "--alpha", 0.1, repeats=repeats)
-
-    assert found["verdict"] == "same"
-    assert (found["margin"], found["alpha"]) == (0.5, 0.1)
+RACE = Purpose.RACE
 
 
-def test_the_margin_is_otherwise_that_of_the_study(compared):
-    study = measuring(margin=0.3, alpha=0.01)
+@pytest.mark.parametrize(
+    ("repeats", "verdict", "reason"),
+    [
+        (in_turns((1.0, 1.001) * 3, t0=0.5, t1=0.5), "same", "paired_interval_inside_band"),
+        (in_turns(STEADY[:3], t0=0.5, t1=0.4), "undecided", "too_few_rounds"),
+        (in_turns(STEADY, RACE, t0=0.5, t1=0.4), "fast", "paired_interval_clears_band"),
+        (
+            [*in_turns(series=4, t0=0.5), *in_turns(series=5, t1=0.4)],
+            "undecided",
+            "not_interleaved",
+        ),
+        ([*in_turns(t0=0.5), *in_turns(purpose=RACE, t1=0.4)], "undecided", "not_interleaved"),
+    ],
+)
+def test_only_enough_rounds_of_one_series_and_purpose_decide(compared, repeats, verdict, reason):
+    found = compared("trial:0", "trial:1", repeats=repeats)
 
-    found = compared("trial:0", "trial:1", study=study, repeats=in_turns(t0=0.5, t1=0.4))
-
-    assert (found["margin"], found["alpha"]) == (0.3, 0.01)
-    assert found["verdict"] == "same"
-
-
-def test_fewer_rounds_than_a_claim_needs_are_undecided(compared):
-    found = compared("trial:0", "trial:1", repeats=in_turns(STEADY[:3], t0=0.5, t1=0.4))
-
-    assert (found["verdict"], found["reason"]) == ("undecided", "too_few_rounds")
-    assert found["why"] == "too few rounds to decide, 3 of 4 needed"
+    assert (found["verdict"], found["reason"]) == (verdict, reason)
 
 
 def test_confirming_launches_speak_before_those_that_chose_what_to_confirm(compared):
-    race = in_turns((1.0,) * 6, Purpose.RACE, series=2, t0=0.5, t1=0.1)
+    race = in_turns((1.0,) * 6, RACE, series=2, t0=0.5, t1=0.1)
 
-    found = compared("trial:0", "trial:1", repeats=[*race, *in_turns(t0=0.5, t1=0.4)])
+    found = compared("trial:0", "trial:1", repeats=[*race, *TURNS])
 
     assert found["ratio"] == pytest.approx(0.8, rel=0.01)
     assert {each["round"].split()[0] for each in found["rounds"]} == {"confirm"}
 
 
-def test_races_speak_where_nothing_was_confirmed(compared):
-    race = in_turns(STEADY, Purpose.RACE, series=2, t0=0.5, t1=0.4)
-
-    assert compared("trial:0", "trial:1", repeats=race)["verdict"] == "fast"
-
-
-def test_rounds_of_different_series_or_purposes_are_not_paired(compared):
-    apart = [*in_turns(series=4, t0=0.5), *in_turns(series=5, t1=0.4)]
-    purposes = [*in_turns(series=6, t0=0.5), *in_turns(purpose=Purpose.RACE, series=6, t1=0.4)]
-
-    found = compared("trial:0", "trial:1", repeats=[*apart, *purposes])
-
-    assert (found["verdict"], found["reason"]) == ("undecided", "not_interleaved")
-
-
 def test_a_round_in_which_one_failed_is_not_counted_and_is_told(compared):
-    repeats = in_turns(t0=0.5, t1=0.4)
-    repeats[-1] = replace(repeats[-1], outcome=testing.failed())
+    repeats = [*TURNS[:-1], replace(TURNS[-1], outcome=testing.failed())]
 
     found = compared("trial:0", "trial:1", repeats=repeats)
 
@@ -169,38 +139,28 @@ def test_a_round_in_which_one_failed_is_not_counted_and_is_told(compared):
     assert found["caveats"] == ["B: 1 of 5 launches to re-measure it failed; crash: it broke"]
 
 
-def test_trials_that_never_took_turns_are_screened_only(compared):
-    found = compared("trial:0", "trial:3")
+@pytest.mark.parametrize(
+    ("limits", "verdict"),
+    [("", "fast"), ("version = 1\n[clear_gap]\nrelative = 0.5\n", "undecided")],
+)
+def test_trials_that_never_took_turns_are_screened_only(compared, tmp_path, limits, verdict):
+    (tmp_path / "wide.toml").write_text(limits)
+    flags = ("--config", tmp_path / "wide.toml") if limits else ()
+
+    found = compared("trial:0", "trial:3", *flags)
 
     assert (found["verdict"], found["reason"]) == ("undecided", "not_interleaved")
     assert found["words"] == "undecided: B looks 1.11x faster than A"
-    assert found["screening"]["verdict"] == "fast"
-    assert found["screening"]["reason"] == "clear_gap_unconfirmed"
+    assert found["screening"]["verdict"] == verdict
     assert (found["a"]["low"], found["a"]["launch_count"]) == (None, 1)
     assert found["next"][0].startswith(f"cclsearch resume {STUDY} --trials 5 --store ")
-
-
-def test_screening_keeps_to_the_limits_it_is_given(compared, tmp_path):
-    (tmp_path / "wide.toml").write_text("version = 1\n[clear_gap]\nrelative = 0.5\n")
-
-    found = compared("trial:0", "trial:3", "--config", tmp_path / "wide.toml")
-
-    assert found["screening"]["verdict"] == "undecided"
-
-
-def test_the_best_of_a_study_is_a_side(compared):
-    found = compared("trial:0", f"best:{STUDY[:10]}", repeats=in_turns(t0=0.5, t1=0.4))
-
-    assert found["sides"][1]["name"] == f"trial:{STUDY}:1"
-    assert found["verdict"] == "fast"
 
 
 def test_a_failed_trial_is_unknown_for_the_reason_it_failed(compared):
     found = compared("trial:0", "trial:2")
 
     assert (found["verdict"], found["reason"]) == ("unknown", "out_of_memory")
-    assert found["why"] == "B failed: it broke"
-    assert found["b"] is None
+    assert (found["why"], found["b"]) == ("B failed: it broke", None)
     assert found["next"][0].startswith(f"cclsearch trial show {STUDY} 2 ")
 
 
@@ -226,40 +186,33 @@ def test_trials_of_different_work_are_not_compared(compared, changes, field, val
     assert found["why"] == f"{field} is {values[0]} for A and {values[1]} for B"
 
 
+def with_second(**changes):
+    """Trials of which the second was measured otherwise."""
+    usual = testing.measured(0.4)
+    changed = replace(usual, measurement=replace(usual.measurement, **changes))
+    return testing.history(0.5, changed)
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "words"),
+    ("field", "value", "reason", "words"),
     [
-        ("tokens_per_step", 99, "tokens_per_step is 2048 for A and 99 for B"),
-        ("device", "cuda", "device is cpu for A and cuda for B"),
-        ("torch_version", "3.0", "torch_version is 2.0 for A and 3.0 for B"),
+        ("tokens_per_step", 99, "not_comparable:tokens_per_step", "is 2048 for A and 99 for B"),
+        ("device", "cuda", "not_comparable:device", "device is cpu for A and cuda for B"),
+        ("torch_version", "3.0", "not_comparable:torch_version", "is 2.0 for A and 3.0 for B"),
+        ("profiled", True, "traced_samples", "B was timed in profiled steps"),
     ],
 )
-def test_launches_of_different_work_or_software_are_not_compared(compared, field, value, words):
-    usual = testing.measured(0.4)
-    changed = replace(usual, measurement=replace(usual.measurement, **{field: value}))
+def test_launches_of_different_work_or_software_are_not_compared(
+    compared, field, value, reason, words
+):
+    found = compared("trial:0", "trial:1", trials=with_second(**{field: value}))
 
-    found = compared("trial:0", "trial:1", trials=testing.history(0.5, changed))
-
-    assert (found["verdict"], found["reason"]) == ("unknown", f"not_comparable:{field}")
-    assert found["why"] == words
-
-
-def test_steps_under_a_profiler_are_no_timing_samples(compared):
-    usual = testing.measured(0.4)
-    profiled = replace(usual, measurement=replace(usual.measurement, profiled=True))
-
-    found = compared("trial:0", "trial:1", trials=testing.history(0.5, profiled))
-
-    assert (found["verdict"], found["reason"]) == ("unknown", "traced_samples")
-    assert found["why"].startswith("B was timed in profiled steps")
+    assert (found["verdict"], found["reason"]) == ("unknown", reason)
+    assert words in found["why"]
 
 
 def test_launches_that_were_not_profiled_speak_for_a_trial_that_was(compared):
-    usual = testing.measured(0.4)
-    profiled = replace(usual, measurement=replace(usual.measurement, profiled=True))
-    repeats = in_turns(t0=0.5, t1=0.4)
-
-    found = compared("trial:0", "trial:1", trials=testing.history(0.5, profiled), repeats=repeats)
+    found = compared("trial:0", "trial:1", trials=with_second(profiled=True), repeats=TURNS)
 
     assert found["verdict"] == "fast"
     assert found["caveats"] == ["B: timed in profiled steps, which the profiler slows down"]

@@ -4,10 +4,11 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from typing import get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
@@ -21,15 +22,13 @@ from records.study import (
     Budget,
     Command,
     Constraint,
+    Context,
     Dimension,
     Environment,
     Launch,
-    Link,
     Llm,
     Measure,
     Objective,
-    Price,
-    Range,
     SearchSpace,
     Study,
     Value,
@@ -37,6 +36,236 @@ from records.study import (
 from records.workload import Message, Workload, known_model
 
 RECIPE = "collectives"
+CONTEXT_TABLES = ("workload", "environment")
+MOST_KEY_PARTS = 32
+_LONG_KEY = re.compile(
+    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_KEY_PARTS}}}"""  # read in linear time
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Objectives(Objective):
+    """The table [objective]: the main objective, further ones, and limits."""
+
+    __pydantic_config__ = STRICT
+
+    more: tuple[Objective, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyFile:
+    """All tables and keys of a study file; the messages of [[message]] are in the workload."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    seed_policy: str
+    strategy: str
+    random_seed: int
+    parallel: int
+    workload: Workload
+    environment: Environment
+    objective: Objectives
+    budget: Budget
+    measure: Measure
+    launch: Launch
+    command: Command | None
+    llm: Llm
+    space: Mapping[str, Dimension]
+    constraint: tuple[Constraint, ...]
+    message: tuple[Message, ...] = ()
+    context: tuple[Context, ...] = ()
+
+
+def read_study_file(path: Path, base: Study) -> Study:
+    """Read a study from a file; tables and keys that it omits keep the values of the base.
+
+    `[space.NAME]` tables, `[[constraint]]`, `[[message]]` and `[[context]]` replace those of the
+    base as a whole.
+    """
+    document = _document(path)
+    try:
+        base = _for_recipe(base, document)
+        study = _over_base(from_document(StudyFile, _tables(document, base)), document, base)
+        return _with_script(study, document, path.parent)
+    except ValidationError as error:
+        raise StudyError(f"{path}: {_explained(error)}") from error
+    except (StudyError, TypeError, ValueError) as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def stated_workload(path: Path) -> Mapping[str, int]:
+    """Return the positive whole numbers under [workload] of a file, valid or not."""
+    workload = _document(path).get("workload")
+    values = workload.items() if isinstance(workload, dict) else ()
+    return {name: value for name, value in values if type(value) is int and value > 0}
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        text = read_text(path)
+        if _LONG_KEY.search(text):
+            raise StudyError(f"{path}: a key has more than {MOST_KEY_PARTS} parts")
+        return tomllib.loads(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path}: cannot be read: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise StudyError(f"{path}: not TOML: {error}") from error
+
+
+def _for_recipe(base: Study, document: Mapping[str, object]) -> Study:
+    """Return the base, adapted to the recipe of the file if it is another one."""
+    recipe = _stated(document, "launch", "recipe")
+    if recipe == base.launch.recipe or recipe not in ("command", RECIPE):
+        return base
+    if recipe == "command":
+        if "space" not in document:
+            raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
+        launch = replace(base.launch, memory_budget_bytes=None)
+        return replace(base, seed_policy=FIRST, launch=launch)
+    device = _stated(document, "environment", "device")
+    environment = base.environment
+    if device in ("cpu", "cuda"):
+        environment = replace(environment, device="cuda" if device == "cuda" else "cpu")
+    study = collective_study(replace(base, environment=environment))
+    return replace(study, space=collective_space(environment.device))
+
+
+def _stated(document: Mapping[str, object], table: str, key: str) -> object:
+    """Return a value of a file that is not checked yet; None where it states none."""
+    found = document.get(table)
+    return found.get(key) if isinstance(found, dict) else None
+
+
+def _tables(document: Mapping[str, object], base: Study) -> dict[str, object]:
+    """Return what the file states, each table over that of the base."""
+    study = json.loads(json.dumps(asdict(base)))
+    known = {name: study.get(name) for name in _keys(StudyFile)}
+    known["objective"] |= {"more": study["more_objectives"], "limits": study["limits"]}
+    known |= {"space": {}, "constraint": study["space"]["constraints"], "context": []}
+    if "space" in document:
+        known["constraint"] = []
+    if _stated(document, "launch", "recipe") == "command" != base.launch.recipe:
+        known["workload"] = {}
+    found = {**known, **{name: _over(known.get(name), document[name], name) for name in document}}
+    messages, workload, space = found.pop("message"), found["workload"], found["space"]
+    if "message" in document and isinstance(workload, dict):
+        found["workload"] = {**workload, "messages": messages}
+    if isinstance(space, dict):
+        found["space"] = {name: _knob(name, body) for name, body in space.items()}
+    if isinstance(found["context"], list):
+        found["context"] = [_context(each, found) for each in found["context"]]
+    return found
+
+
+def _over(base: object, given: object, name: str) -> object:
+    """Return a table over that of the base; a named model brings its sizes."""
+    if not isinstance(base, dict) or not isinstance(given, dict):
+        return given
+    model = given.get("model") if name == "workload" else None
+    sizes = {"name": model, **known_model(model).sizes} if isinstance(model, str) else {}
+    return {**base, **sizes, **given}
+
+
+def _knob(name: str, body: object) -> object:
+    if not isinstance(body, dict):
+        return body
+    if "name" in body:
+        raise StudyError(f"[space.{name}] unknown key 'name'; the table's name is the knob's")
+    return {**body, "name": name}
+
+
+def _context(given: object, study: Mapping[str, object]) -> object:
+    """Return a context over the workload and the environment of the study."""
+    if not isinstance(given, dict):
+        return given
+    if "space" in given:
+        raise StudyError("[context] unknown key 'space'; a context has the space of the study")
+    own = {name: _over(study[name], given.get(name, {}), name) for name in CONTEXT_TABLES}
+    return {**given, **own}
+
+
+def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
+    """Return the study with the files of its script, relative to the study file, if it has one."""
+    if document.get("command") and study.launch.recipe != "command":
+        raise StudyError('[command] needs recipe = "command" under [launch]')
+    if study.command is None or _stated(document, "command", "run") is None:
+        return study
+    return replace(study, command=locate(study.command, folder))
+
+
+def _over_base(file: StudyFile, document: Mapping[str, object], base: Study) -> Study:
+    """Return the base with what the file has; a file has no place for the rest of a study."""
+    shared = {*_keys(StudyFile)} & {*_keys(Study)} - {"space", "objective"}
+    objective = Objective(expression=file.objective.expression, direction=file.objective.direction)
+    space = replace(base.space, constraints=file.constraint)
+    if "space" in document:
+        space = SearchSpace(dimensions=(*file.space.values(),), constraints=file.constraint)
+    return replace(
+        base,
+        **{name: getattr(file, name) for name in shared},
+        objective=objective,
+        more_objectives=file.objective.more,
+        limits=file.objective.limits,
+        space=space,
+        contexts=file.context if "context" in document else base.contexts,
+    )
+
+
+def _explained(error: ValidationError) -> str:
+    """Return the first unknown key, or else the first fault, with its place in the file."""
+    faults = error.errors()
+    unknown = [each for each in faults if each["type"] == "unexpected_keyword_argument"]
+    fault = (unknown or faults)[0]
+    *where, key = _place(fault["loc"])
+    table = f"[{'.'.join(map(str, where))}] " if where else ""
+    match fault["type"]:
+        case "unexpected_keyword_argument":
+            return f"{table}unknown key {key!r}; {suggestion(str(key), _known_keys(where))}"
+        case "missing":
+            places = (_place(each["loc"]) for each in faults if each["type"] == "missing")
+            missing = [str(name) for *of, name in places if of == where]
+            return f"{table}needs {', '.join(missing)}"
+        case "dataclass_type" | "dict_type":
+            place = ".".join(map(str, (*where, key)))
+            return f"[{place}] must be a table, not {shown(fault['input'])}"
+        case "tuple_type" if not where:
+            return f"[{key}] must be written [[{key}]], once for each {key}"
+        case _:
+            return f"{table}{key}: {fault['msg']}"
+
+
+def _place(location: Sequence[int | str]) -> Sequence[int | str]:
+    """Return where a fault is in the file; of a value of several types pydantic adds the type."""
+    match location:
+        case ["workload", "messages", *rest]:
+            return ["message", *rest]
+        case ["space", _, _, _, _]:
+            return location[:-1]
+        case _:
+            return location
+
+
+def _known_keys(where: Sequence[int | str]) -> Sequence[str]:
+    """Return the keys of a table of the file."""
+    table: type = StudyFile
+    parts = iter(where)
+    for part in parts:
+        kind = get_type_hints(table)[str(part)]
+        if get_origin(kind) in (tuple, Mapping):
+            next(parts, None)  # the number of an entry, or the name of a knob
+        table = next(
+            each
+            for each in (kind, *get_args(kind))
+            if isinstance(each, type) and is_dataclass(each)
+        )
+    unwritten = {Dimension: "name", Context: "space", Workload: "messages"}.get(table)
+    return [name for name in _keys(table) if name != unwritten]
+
+
+def _keys(table: type) -> Sequence[str]:
+    return [each.name for each in fields(table)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,245 +337,6 @@ def _space(knobs: Mapping[str, tuple[Value, ...]]) -> SearchSpace:
             Dimension(name=name, choices=choices or None) for name, choices in knobs.items()
         )
     )
-
-
-SECTIONS: Mapping[str, type] = {
-    "workload": Workload,
-    "environment": Environment,
-    "objective": Objective,
-    "budget": Budget,
-    "measure": Measure,
-    "launch": Launch,
-    "command": Command,
-    "llm": Llm,
-}
-TABLES = (*SECTIONS, "space", "constraint", "message", "context")
-CONTEXT_KEYS = ["name", "held_out", "workload", "environment"]
-OBJECTIVE_LISTS = {"more": "more_objectives", "limits": "limits"}
-"""Keys under [objective], and their fields of a study."""
-UNKNOWN_KEY = "unexpected_keyword_argument"
-UNION_MEMBERS = {"bool", "int", "float", "str"}
-MOST_KEY_PARTS = 32
-_LONG_KEY = re.compile(
-    rf"""(?<![\w"'-])(?:[\w"'-]++[ \t]*+\.[ \t]*+){{{MOST_KEY_PARTS}}}"""  # read in linear time
-)
-SCALARS = ("name", "seed_policy", "strategy", "random_seed", "parallel")
-
-
-def read_study_file(path: Path, base: Study) -> Study:
-    """Read a study from a file; tables and keys that it omits keep the values of the base.
-
-    `[space.NAME]` tables, `[[constraint]]` and `[[message]]` replace those of the base as a whole.
-    """
-    document = _document(path)
-    try:
-        merged = _laid_over(_base(base, document), document)
-        study = from_document(Study, _with_contexts(_with_objectives(merged), document))
-        return _with_script(study, document, path.parent)
-    except ValidationError as error:
-        raise StudyError(f"{path}: {_explained(error, document)}") from error
-    except (StudyError, TypeError, ValueError) as error:
-        raise StudyError(f"{path}: {error}") from error
-
-
-def stated_workload(path: Path) -> Mapping[str, int]:
-    """Return the positive whole numbers under [workload] of a file, valid or not."""
-    workload = _document(path).get("workload", {})
-    values = workload.items() if isinstance(workload, dict) else ()
-    return {name: value for name, value in values if type(value) is int and value > 0}
-
-
-def _document(path: Path) -> dict[str, object]:
-    try:
-        text = read_text(path)
-        if _LONG_KEY.search(text):
-            raise StudyError(f"{path}: a key has more than {MOST_KEY_PARTS} parts")
-        return tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        raise StudyError(f"{path}: cannot be read: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise StudyError(f"{path}: not TOML: {error}") from error
-
-
-def _laid_over(base: dict[str, object], document: Mapping[str, object]) -> dict[str, object]:
-    merged = dict(base)
-    for key, value in document.items():
-        if key == "space":
-            constraints = document.get("constraint", [])
-            merged["space"] = {"dimensions": _dimensions(value), "constraints": constraints}
-        elif key == "constraint":
-            if "space" not in document:
-                merged["space"] = {**_table(base["space"], "space"), "constraints": value}
-        elif key in SECTIONS:
-            merged[key] = _over(base[key] or {}, value, key)
-        elif key in SCALARS:
-            merged[key] = value
-        elif key not in ("message", "context"):
-            raise StudyError(f"unknown key {key!r}; {suggestion(key, [*TABLES, *SCALARS])}")
-    if "message" in document:
-        messages = _list(document["message"], "message", "kind of message")
-        merged["workload"] = {**_table(merged["workload"], "workload"), "messages": messages}
-    return merged
-
-
-def _over(base: object, value: object, name: str) -> dict[str, object]:
-    """Return a table over that of the base; a named model brings its sizes."""
-    given = _table(value, name)
-    model = given.get("model") if name.endswith("workload") else None
-    sizes = {"name": model, **known_model(model).sizes} if isinstance(model, str) else {}
-    return {**_table(base, name), **sizes, **given}
-
-
-def _with_contexts(
-    study: dict[str, object], document: Mapping[str, object]
-) -> Mapping[str, object]:
-    """Return the study with the contexts of the file, each over its workload and environment."""
-    contexts = _list(document.get("context", []), "context", "context")
-    return {**study, "contexts": [_context(_table(body, "context"), study) for body in contexts]}
-
-
-def _context(given: Mapping[str, object], study: Mapping[str, object]) -> dict[str, object]:
-    for key in given:
-        if key not in CONTEXT_KEYS:
-            raise StudyError(f"[context] unknown key {key!r}; {suggestion(key, CONTEXT_KEYS)}")
-    tables = {
-        name: _over(study[name], given.get(name, {}), f"context.{name}")
-        for name in ("workload", "environment")
-    }
-    return {**given, **tables}
-
-
-def _with_objectives(study: dict[str, object]) -> dict[str, object]:
-    """Return the study with the lists of its objective table as fields of the study."""
-    given = _table(study["objective"], "objective")
-    main = {key: value for key, value in given.items() if key not in OBJECTIVE_LISTS}
-    lists = {field: given[key] for key, field in OBJECTIVE_LISTS.items() if key in given}
-    return {**study, **lists, "objective": main}
-
-
-def _list(value: object, name: str, what: str) -> list[object]:
-    if not isinstance(value, list):
-        raise StudyError(f"[{name}] must be written [[{name}]], once for each {what}")
-    return value
-
-
-def _base(base: Study, document: Mapping[str, object]) -> dict[str, object]:
-    """Return the base as a document, adapted to the recipe of the file if it is another one."""
-    recipe = _table(document.get("launch", {}), "launch").get("recipe")
-    if recipe == base.launch.recipe or recipe not in ("command", RECIPE):
-        return _as_document(base)
-    if recipe == "command":
-        if "space" not in document:
-            raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
-        launch = replace(base.launch, memory_budget_bytes=None)
-        study = replace(base, seed_policy=FIRST, launch=launch)
-        return {**_as_document(study), "workload": {}}
-    device = _table(document.get("environment", {}), "environment").get("device")
-    environment = base.environment
-    if device in ("cpu", "cuda"):
-        environment = replace(environment, device="cuda" if device == "cuda" else "cpu")
-    study = collective_study(replace(base, environment=environment))
-    if "space" not in document:
-        study = replace(study, space=collective_space(environment.device))
-    return _as_document(study)
-
-
-def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
-    """Return the study with the files of its script, relative to the study file, if it has one."""
-    given = _table(document.get("command", {}), "command")
-    if given and study.launch.recipe != "command":
-        raise StudyError('[command] needs recipe = "command" under [launch]')
-    if study.command is None or "run" not in given:
-        return study
-    return replace(study, command=locate(study.command, folder))
-
-
-def _dimensions(space: object) -> list[dict[str, object]]:
-    knobs = {name: _table(body, f"space.{name}") for name, body in _table(space, "space").items()}
-    for name, body in knobs.items():
-        if "name" in body:
-            raise StudyError(f"[space.{name}] unknown key 'name'; the table's name is the knob's")
-    return [{**body, "name": name} for name, body in knobs.items()]
-
-
-def _table(value: object, name: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise StudyError(f"[{name}] must be a table, not {shown(value)}")
-    return value
-
-
-def _explained(error: ValidationError, document: Mapping[str, object]) -> str:
-    """Return the first unknown key, or else the first fault, with its place in the file."""
-    faults = error.errors()
-    fault = next((f for f in faults if f["type"] == UNKNOWN_KEY), faults[0])
-    *where, key = _place(fault["loc"], document)
-    if fault["type"] == UNKNOWN_KEY:
-        return f"{_table_words(where)}unknown key {key!r}; {suggestion(key, _known_keys(where))}"
-    if key in UNION_MEMBERS:
-        *where, key = where
-    if fault["type"] == "missing":
-        places = (_place(each["loc"], document) for each in faults if each["type"] == "missing")
-        missing = [name for *table, name in places if table == where]
-        return f"{_table_words(where)}needs {', '.join(missing)}"
-    return f"{_table_words(where)}{key}: {fault['msg']}"
-
-
-def _place(location: Sequence[int | str], document: Mapping[str, object]) -> list[str]:
-    """Return where a fault of the study is in the file, whose tables differ from the study."""
-    match location:
-        case ["space", "dimensions", int(index), *rest]:
-            names = list(_table(document.get("space"), "space"))
-            place = ["space", names[index], *rest]
-        case ["space", "constraints", *rest]:
-            place = ["constraint", *rest]
-        case ["contexts", int(), *rest]:
-            place = ["context", *rest]
-        case ["more_objectives", int(), *rest]:
-            place = ["objective", "more", *rest]
-        case ["limits", *rest]:
-            place = ["objective", "limits", *rest]
-        case ["workload", "messages", int(), *_]:
-            place = ["message", *location[2:]]
-        case _:
-            place = [*location]
-    return [str(part) for part in place]
-
-
-def _known_keys(where: Sequence[str]) -> list[str]:
-    match where:
-        case ["context"]:
-            return CONTEXT_KEYS
-        case ["context", *rest]:
-            return _known_keys(rest)
-        case ["environment", _]:
-            return _field_names(Link)
-        case ["llm", "price"]:
-            return _field_names(Price)
-        case ["space", _, "range"]:
-            return _field_names(Range)
-        case ["space", _]:
-            return [name for name in _field_names(Dimension) if name != "name"]
-        case ["constraint", *_]:
-            return _field_names(Constraint)
-        case ["message", *_]:
-            return _field_names(Message)
-        case ["objective"]:
-            return [*_field_names(Objective), *OBJECTIVE_LISTS]
-        case _:
-            return _field_names(SECTIONS[where[0]])
-
-
-def _field_names(table: type) -> list[str]:
-    return [field.name for field in fields(table)]
-
-
-def _table_words(where: Sequence[str]) -> str:
-    return f"[{'.'.join(where)}] " if where else ""
-
-
-def _as_document(study: Study) -> dict[str, object]:
-    document: dict[str, object] = json.loads(json.dumps(asdict(study)))
-    return document
 
 
 def builtin_space(environment: Environment) -> SearchSpace:

@@ -49,7 +49,15 @@ from search.strategy_bench.landscape import (
     Landscape,
     with_estimates,
 )
-from search.transfer.foreign_studies import LOOSE, BadRows, RecordedWork, SearchRow, json_rows
+from search.transfer.foreign_studies import (
+    LOOSE,
+    BadRows,
+    RecordedWork,
+    SearchRow,
+    json_lines,
+    json_row,
+    read_rows,
+)
 from search.views.format import one_line
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
@@ -186,7 +194,7 @@ def recorded_landscapes(folder: Path) -> tuple[Landscape, ...]:
 
 
 def _rows(path: Path, kind: type[Row]) -> Sequence[Row]:
-    return [row for _, _, row in json_rows(path, kind, BadRows())]
+    return read_rows(json_lines(path), lambda text: json_row(text, kind), BadRows())
 
 
 def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:

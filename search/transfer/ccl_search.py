@@ -3,37 +3,42 @@
 import csv
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Final
 
-from records.errors import StudyError, shown
+from evaluator.metrics.base import PUBLISHED_SCORE
+from records.errors import StudyError
 from records.files import open_regular
-from records.study import Environment, Origin, Study, Value
+from records.study import Environment, Origin, Value
 from records.workload import Workload
 from search.study.card_reader import Card, CardReader, is_number
 from search.transfer.foreign_studies import (
+    BATCH_RULE,
+    LOOSE,
     MAX_LINE_CHARS,
     MAX_ROWS,
+    RULES,
     Aim,
+    Anything,
     BadRows,
     Imported,
     RecordedMachine,
     Row,
     SearchRow,
     SimulatedRow,
-    author_of,
+    checked_value,
     content_digest,
     grouped_rows,
     imported_study,
-    json_row,
+    json_value,
     lines_of,
-    positive,
-    published_of,
     rank_count,
-    rules_of,
+    read_rows,
     study_of,
     text_of,
     workload_of,
@@ -41,16 +46,19 @@ from search.transfer.foreign_studies import (
 
 RESULTS: Final = "results.csv"
 COLUMNS: Final = ("iteration", "version", "config", "metrics", "score", "status", "error_msg")
+RUNS: Final = "runs"
+SUFFIXES: Final = (".yaml", ".yml")
 MAX_POLICY_BYTES: Final = 256 << 10
 STEP_TIME: Final = "avg_step_time"
 COMPOSITE: Final = "gpu_step_score"
 """A score of CCL-Search that is better where it is higher."""
-UNKNOWN_WORK: Final = Workload(name="not recorded", global_batch=1, sequence_length=1)
 NO_CARD: Final = (
     "What every step had to do is not in the folder, so batch and length are 1 here; "
     "import it again with --card to tell."
 )
 DECLARED: Final = "What a step did is what the card declares; no launch told it."
+SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
+UNKNOWN_WORK: Final = Workload(name="not recorded", global_batch=1, sequence_length=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +69,21 @@ class RunCard:
     environment: Environment
     framework: str | None = None
     inferences: tuple[str, ...] = ()
-    name: str = ""
-    digest: str = ""
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedRun:
+    """A trial as the tool writes it in a table or a card; a setting that is null was not set."""
+
+    __pydantic_config__ = LOOSE
+
+    config: Mapping[str, Value | None] | None = None
+    metrics: Mapping[str, object] | None = None
+    score: Anything | None = None
+    status: str = ""
+    error_msg: str | None = None
+    policy: str | None = None
 
 
 def tables_in(path: Path) -> tuple[Path, ...]:
@@ -79,29 +100,52 @@ def read_run_folder(path: Path, card: RunCard | None, bad: BadRows) -> Iterator[
     """Every run of a path; `card` tells what they had to do."""
     for table in tables_in(path):
         lines = tuple(_table(table))
-        rows = tuple(_rows(table, lines, card, bad))
-        if not rows:
-            raise StudyError(f"{table}: holds no trial")
+        places = ((f"{table}:{number}", line) for number, line in lines)
+        rows = read_rows(places, partial(_line_row, table, card), bad)
+        best = number(lines[-1][1].get("best_score", "")) if lines else None
         name = table.parent.resolve().name if table.name == RESULTS else table.stem
-        bests = [number(line.get("best_score", "")) for _, line in lines]
-        aim = aim_of(rows, bests[-1])
-        digests = {table.name: content_digest(table)}
-        if card is not None:
-            digests[card.name] = card.digest
-        ranks = max(row.ranks or 1 for row in rows)
+        note = NO_CARD if card is None else DECLARED
         known = card or RunCard(
-            workload=UNKNOWN_WORK, environment=RecordedMachine().environment(ranks)
+            workload=UNKNOWN_WORK,
+            environment=RecordedMachine().environment(max((r.ranks or 1 for r in rows), default=1)),
         )
-        notes = (NO_CARD if card is None else DECLARED, *bad.taken())
-        study = _study(name, f"{name}/{table.name}", aim, known, digests, notes)
-        yield imported_study(study, rows)
+        known = replace(known, digests={table.name: content_digest(table), **known.digests})
+        notes = (note, *bad.taken())
+        yield _imported(name, f"{name}/{table.name}", rows, aim_of(rows, best), known, notes)
+
+
+def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
+    """The runs of a card as one study."""
+    card = Card(path)
+    if card.get(RUNS) is None:
+        raise StudyError(f"{path}: lists no runs; give the run folder, with --card {path.name}")
+    said = run_card(path)
+    places = ((f"{path}: {RUNS}[{n}]", item) for n, item in enumerate(card.items(RUNS)))
+    rows = read_rows(places, lambda item: _row(str(item), item, said), bad)
+    notes = (DECLARED, SEVERAL, *bad.taken())
+    yield _imported(path.stem, path.name, rows, aim_of(rows, None), said, notes)
+
+
+def run_card(path: Path) -> RunCard:
+    """Return what a card says of the runs next to it."""
+    card = Card(path)
+    reader = CardReader(card)
+    if len(reader.batch_sizes()) > 1:
+        raise StudyError(f"{path}: lists several batch sizes; leave in it the one that was run")
+    return RunCard(
+        workload=reader.workload(),
+        environment=reader.stated_environment() or RecordedMachine().environment(1),
+        framework=card.text("Model-executor.framework.name"),
+        inferences=tuple(reader.inferences),
+        digests={path.name: content_digest(path)},
+    )
 
 
 def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
     """What was to be reached, by what was scored and what was called the best in the end."""
-    scores = [row.score for row in rows if row.succeeded and row.score is not None]
-    timed = [row.step_s for row in rows if row.succeeded and row.score is not None]
-    if scores and scores == timed:
+    scored = {n: row.score for n, row in enumerate(rows) if row.succeeded and row.score is not None}
+    scores = [*scored.values()]
+    if scores and scores == [rows[n].step_s for n in scored]:
         return Aim(name=STEP_TIME, direction="minimize", formula=STEP_TIME)
     rising = bool(scores) and best == max(scores) and best != min(scores)
     composite = any(COMPOSITE in row.text for row in rows)
@@ -109,26 +153,25 @@ def aim_of(rows: Sequence[Row], best: float | None) -> Aim:
     return Aim(name="score", direction=direction, formula="score")
 
 
-def _study(
-    name: str,
-    source: str,
-    aim: Aim,
-    card: RunCard,
-    digests: Mapping[str, str],
-    notes: tuple[str, ...],
-) -> Study:
-    origin = Origin(
-        kind="ccl-search", source=source, digests=digests, framework=card.framework, notes=notes
-    )
-    return study_of(
+def _imported(
+    name: str, source: str, rows: Sequence[Row], aim: Aim, card: RunCard, notes: tuple[str, ...]
+) -> Imported:
+    study = study_of(
         name=name,
         aim=aim,
         workload=card.workload,
         environment=card.environment,
         inferences=card.inferences,
-        origin=origin,
-        rules=rules_of(fixed_batch=False),
+        origin=Origin(
+            kind="ccl-search",
+            source=source,
+            digests=card.digests,
+            framework=card.framework,
+            notes=notes,
+        ),
+        rules=RULES,
     )
+    return imported_study(study, rows)
 
 
 def _has_columns(path: Path) -> bool:
@@ -151,56 +194,36 @@ def _table(path: Path) -> Iterator[tuple[int, Mapping[str, str]]]:
         raise StudyError(f"{path}:{reader.line_num}: not CSV: {error}") from error
 
 
-def _rows(
-    path: Path, lines: Sequence[tuple[int, Mapping[str, str]]], card: RunCard | None, bad: BadRows
-) -> Iterator[Row]:
-    ordinal = 0
-    for line, row in lines:
-        try:
-            yield _run_row(
-                ordinal,
-                card,
-                text=json.dumps(dict(row), sort_keys=True),
-                config=json_row(row.get("config") or "{}", Mapping[str, Value]),  # type: ignore[type-abstract]  # pydantic takes it
-                metrics=json_row(row.get("metrics") or "{}", Mapping[str, float | None]),  # type: ignore[type-abstract]  # the same
-                score=number(row.get("score", "")),
-                status=row.get("status"),
-                error=row.get("error_msg", ""),
-                program=_program(path, row),
-            )
-        except StudyError as error:
-            bad.refuse(f"{path}:{line}: {error}")
-            continue
-        ordinal += 1
+def _line_row(table: Path, card: RunCard | None, line: Mapping[str, str]) -> Row:
+    """A line of a table, whose cells hold JSON."""
+    run = {
+        **line,
+        "config": json_value(line.get("config") or "{}"),
+        "metrics": json_value(line.get("metrics") or "{}"),
+        "score": number(line.get("score", "")),
+        "policy": line.get("policy") or _program(table, line.get("version", "")),
+    }
+    return _row(json.dumps(line, sort_keys=True), run, card)
 
 
-def _run_row(
-    ordinal: int,
-    card: RunCard | None,
-    *,
-    text: str,
-    config: Mapping[str, Value],
-    metrics: Mapping[str, float | None],
-    score: float | None,
-    status: object,
-    error: str,
-    program: str | None,
+def _row(
+    text: str, document: Mapping[object, object] | Mapping[str, object], card: RunCard | None
 ) -> Row:
-    """A trial as a table or a card has it; `text` is all of it."""
+    run = checked_value(document, RecordedRun)
+    config = {knob: value for knob, value in (run.config or {}).items() if value is not None}
+    numbers = {name: float(v) for name, v in (run.metrics or {}).items() if is_number(v)}
     return Row(
         text=text,
         config=config,
-        succeeded=status == "success",
-        score=score,
-        least_score=0,
-        step_s=positive(metrics.get(STEP_TIME)),
+        succeeded=run.status == "success",
+        score=run.score,
+        step_s=numbers.get(STEP_TIME),
         ranks=rank_count(config),
         tokens=None if card is None else card.workload.tokens_per_step,
         tokens_declared=card is not None,
-        published=published_of(metrics),
-        error=error,
-        program=program,
-        author=author_of(ordinal),
+        metrics=numbers,
+        error=run.error_msg or "",
+        program=run.policy,
     )
 
 
@@ -214,11 +237,8 @@ def number(text: str) -> float | None:
         raise StudyError(f"{text[:40]!r} is not a number") from error
 
 
-def _program(table: Path, row: Mapping[str, str]) -> str | None:
-    """The text of a row's policy: in the row itself, or in the file of its version."""
-    if row.get("policy"):
-        return row["policy"]
-    version = row.get("version", "")
+def _program(table: Path, version: str) -> str | None:
+    """The text of a policy in the file of its version, next to the table."""
     if not version.isascii() or not version.isdecimal():
         return None
     stamp = table.stem.removeprefix("results_")
@@ -230,83 +250,11 @@ def _program(table: Path, row: Mapping[str, str]) -> str | None:
     return text_of(path, MAX_POLICY_BYTES)
 
 
-RUNS: Final = "runs"
-SUFFIXES: Final = (".yaml", ".yml")
-SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
-
-
-def run_card(path: Path) -> RunCard:
-    """Return what a card says of the runs next to it."""
-    card = Card(path)
-    reader = CardReader(card)
-    if len(reader.batch_sizes()) > 1:
-        raise StudyError(f"{path}: lists several batch sizes; leave in it the one that was run")
-    return RunCard(
-        name=path.name,
-        digest=content_digest(path),
-        workload=reader.workload(),
-        environment=reader.stated_environment() or RecordedMachine().environment(1),
-        inferences=tuple(reader.inferences),
-        framework=card.text("Model-executor.framework.name"),
-    )
-
-
-def read_cards(path: Path, bad: BadRows) -> Iterator[Imported]:
-    """The runs of a card as one study."""
-    card = Card(path)
-    if card.get(RUNS) is None:
-        raise StudyError(f"{path}: lists no runs; give the run folder, with --card {path.name}")
-    said = run_card(path)
-    rows: list[Row] = []
-    for n, item in enumerate(card.items(RUNS)):
-        try:
-            rows.append(_card_row(len(rows), item, said))
-        except StudyError as error:
-            bad.refuse(f"{path}: {RUNS}[{n}]: {error}")
-    aim = aim_of(rows, None)
-    notes = (DECLARED, SEVERAL, *bad.taken())
-    digests = {path.name: said.digest}
-    yield imported_study(_study(path.stem, path.name, aim, said, digests, notes), rows)
-
-
-def _card_row(ordinal: int, item: Mapping[object, object], card: RunCard) -> Row:
-    config, metrics = _plain(item.get("config")), _numbers(item.get("metrics"))
-    score, error, program = item.get("score"), item.get("error_msg"), item.get("policy")
-    return _run_row(
-        ordinal,
-        card,
-        text=json.dumps([config, metrics, str(score), str(item.get("status")), str(error)]),
-        config=config,
-        metrics=metrics,
-        score=score if isinstance(score, float) else float(score) if is_number(score) else None,
-        status=item.get("status"),
-        error=error if isinstance(error, str) else "",
-        program=program if isinstance(program, str) else None,
-    )
-
-
-def _plain(table: object) -> dict[str, Value]:
-    """The settings of a run; those that are null were not set."""
-    if table is None:
-        return {}
-    if not isinstance(table, dict):
-        raise StudyError(f"config is {shown(table)}, no table")
-    for knob, value in table.items():
-        if not isinstance(knob, str) or not isinstance(value, bool | int | float | str | None):
-            raise StudyError(f"config: {shown(knob)} is {shown(value)}, no plain value")
-    return {knob: value for knob, value in table.items() if value is not None}
-
-
-def _numbers(table: object) -> dict[str, float | None]:
-    if not isinstance(table, dict):
-        return {}
-    return {k: float(v) for k, v in table.items() if isinstance(k, str) and is_number(v)}
-
-
 CHECKPOINTING: Final = "activation_checkpointing"
 FIXED_BATCH: Final = re.compile(r"fixed (\d+)")
 SIMULATED: Final = "wall_time_cycles"
 SIMULATOR: Final = RecordedMachine(accelerator="simulated", cluster="simulated")
+NO_AIM: Final = Aim(name="", direction="minimize", formula=PUBLISHED_SCORE)
 CYCLES: Final = Aim(name="wall_time_cycles", direction="minimize", formula="wall_time_cycles")
 SIMULATION_NOTES: Final = (
     "Scores are cycles of a simulated run.",
@@ -338,18 +286,16 @@ def _searches(path: Path, origin: Origin, bad: BadRows) -> Iterator[Imported]:
     found = grouped_rows(
         path, SearchRow, lambda line: (_name(line), line.objective), _search_row, bad
     )
-    names = [name for name, _ in found]
+    names = Counter(name for name, _ in found)
     for (name, aim), lines in found.items():
-        if not lines:
-            continue
-        first, rows = lines[0][1], [row for row, _ in lines]
+        first, rows = lines[0][0], [row for _, row in lines]
         rule = first.workload.actual_global_batch_rule
         fixed_batch = FIXED_BATCH.search(rule or "") is not None
         varied = f"The global batch of a step was {rule or 'not recorded'}, whatever the card says."
-        dead = all(not line.activation_checkpointing_effective for _, line in lines)
+        dead = all(not line.activation_checkpointing_effective for line, _ in lines)
         study = study_of(
-            name=f"{name} {aim.formula}" if aim is not None and names.count(name) > 1 else name,
-            aim=aim,
+            name=f"{name} {aim.formula}" if aim is not None and names[name] > 1 else name,
+            aim=aim or NO_AIM,
             workload=workload_of(first.workload, first.workload.model or name),
             environment=first.hardware.environment(max(row.ranks or 1 for row in rows)),
             origin=replace(
@@ -358,7 +304,7 @@ def _searches(path: Path, origin: Origin, bad: BadRows) -> Iterator[Imported]:
                 dead_knobs=(CHECKPOINTING,) if dead else (),
                 notes=(*(() if fixed_batch else (varied,)), *bad.taken()),
             ),
-            rules=rules_of(fixed_batch=fixed_batch),
+            rules=(*RULES, BATCH_RULE) if fixed_batch else RULES,
         )
         yield imported_study(study, rows)
 
@@ -369,13 +315,11 @@ def _simulations(path: Path, origin: Origin, bad: BadRows) -> Iterator[Imported]
         path, SimulatedRow, lambda line: (line.search_id, line.workload.name), _simulated_row, bad
     )
     for (search, name), lines in found.items():
-        if not lines:
-            continue
-        rows = [row for row, _ in lines]
+        rows = [row for _, row in lines]
         study = study_of(
             name=f"{search} {name}",
             aim=CYCLES,
-            workload=workload_of(lines[0][1].workload, name),
+            workload=workload_of(lines[0][0].workload, name),
             environment=SIMULATOR.environment(max(row.ranks or 1 for row in rows)),
             origin=replace(origin, framework="astra-sim", notes=(*SIMULATION_NOTES, *bad.taken())),
         )
@@ -386,37 +330,35 @@ def _name(line: SearchRow) -> str:
     return line.search_id or Path(line.card).stem or "search"
 
 
-def _search_row(ordinal: int, text: str, line: SearchRow) -> Row:
+def _search_row(text: str, line: SearchRow) -> Row:
     guess = line.inferred_cause if line.inferred_cause != line.error_class else None
     return Row(
         text=text,
         config=line.config,
         succeeded=line.status == "success",
         score=line.score,
-        least_score=0,
-        step_s=positive(line.step_seconds),
+        step_s=line.step_seconds,
         ranks=line.gpus_used if line.gpus_used is not None else rank_count(line.config),
         tokens=line.tokens_per_step,
-        published=published_of(line.metrics),
+        metrics=line.metrics,
         error=line.error_excerpt or "",
         error_class=line.error_class or "",
         guess="; ".join(filter(None, (guess, line.inferred_why))) if guess else "",
         from_cache=line.served_from_cache,
-        author=author_of(ordinal),
     )
 
 
-def _simulated_row(ordinal: int, text: str, line: SimulatedRow) -> Row:
-    parts = {"gpu_time_cycles": line.gpu_time_cycles, "comm_time_cycles": line.comm_time_cycles}
+def _simulated_row(text: str, line: SimulatedRow) -> Row:
     return Row(
         text=text,
         config=line.config,
         succeeded=line.status == "success",
         score=line.wall_time_cycles,
-        least_score=0,
         ranks=rank_count(line.config),
         tokens=(line.workload.batch_size or 0) * line.workload.seq_len,
-        published=published_of(parts),
+        metrics={
+            "gpu_time_cycles": line.gpu_time_cycles,
+            "comm_time_cycles": line.comm_time_cycles,
+        },
         error_class=line.error_class or "",
-        author=author_of(ordinal),
     )

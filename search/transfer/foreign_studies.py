@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -23,7 +23,7 @@ from evaluator.objective import Scoring, scoring, scoring_of
 from records.codec import first_problem, from_document, to_json
 from records.errors import StudyError
 from records.expression import Rule, facts
-from records.files import open_regular
+from records.files import read_text
 from records.store.journal import Entry
 from records.study import (
     Budget,
@@ -66,7 +66,7 @@ MAX_ROWS: Final = 200_000
 MOST_TOLD: Final = 20
 
 T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K")
 
 
 @dataclass(slots=True)
@@ -100,11 +100,7 @@ class BadRows:
 def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
     """Text of a file; raises `StudyError` where it is too long, or none."""
     try:
-        with open_regular(path) as file:
-            content = file.read(most_bytes + 1)
-        if len(content) > most_bytes:
-            raise StudyError(f"{path}: over {most_bytes} bytes; split it into several files")
-        return content.decode("utf-8-sig")
+        return read_text(path, most_bytes).removeprefix("\ufeff")
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
 
@@ -118,43 +114,65 @@ def lines_of(path: Path) -> Sequence[tuple[int, str]]:
     return lines
 
 
-def json_rows(path: Path, kind: type[T], bad: BadRows) -> Iterator[tuple[int, str, T]]:
-    """Rows of a file of JSON lines, each with its number and its text."""
-    for number, line in lines_of(path):
+def read_rows(places: Iterable[tuple[str, K]], read: Callable[[K], T], bad: BadRows) -> list[T]:
+    """What is read of each of these, which come with their places; `bad` takes the others."""
+    found: list[T] = []
+    for where, each in places:
         try:
-            yield number, line, json_row(line, kind)
+            found.append(read(each))
         except StudyError as error:
-            bad.refuse(f"{path}:{number}: {error}")
+            bad.refuse(f"{where}: {error}")
+    return found
 
 
 def grouped_rows(
     path: Path,
     kind: type[T],
     key: Callable[[T], K],
-    row: Callable[[int, str, T], "Row"],
+    row: Callable[[str, T], "Row"],
     bad: BadRows,
-) -> dict[K, list[tuple["Row", T]]]:
-    """Rows of a file of JSON lines by study; `row` receives the ordinal, the text and the line."""
-    found: dict[K, list[tuple[Row, T]]] = defaultdict(list)
-    for number, text, line in json_rows(path, kind, bad):
-        rows = found[key(line)]
-        try:
-            rows.append((row(len(rows), text, line), line))
-        except StudyError as error:
-            bad.refuse(f"{path}:{number}: {error}")
+) -> Mapping[K, Sequence[tuple[T, "Row"]]]:
+    """Rows of a file of JSON lines by study, each with the line that it was read from."""
+
+    def read(text: str) -> tuple[T, Row]:
+        line = json_row(text, kind)
+        return line, row(text, line)
+
+    found: dict[K, list[tuple[T, Row]]] = defaultdict(list)
+    for line, one in read_rows(json_lines(path), read, bad):
+        found[key(line)].append((line, one))
     return found
+
+
+def json_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """The lines of a file that are not blank, each with its place."""
+    return ((f"{path}:{number}", line) for number, line in lines_of(path))
 
 
 def json_row(text: str, kind: type[T]) -> T:
     """A value out of JSON text; raises `StudyError` with what is wrong, but not where."""
+    return checked_value(json_value(text), kind)
+
+
+def json_value(text: str) -> object:
+    """What JSON text holds, unchecked."""
     if len(text) > MAX_LINE_CHARS:
         raise StudyError(f"over {MAX_LINE_CHARS} characters")
     try:
-        return from_document(kind, json.loads(text))
-    except ValidationError as error:
-        raise StudyError(first_problem(error)) from error
+        value: object = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StudyError(f"not JSON: {error}") from error
+    return value
+
+
+def checked_value(document: object, kind: type[T]) -> T:
+    """A value out of what a record holds; raises `StudyError` with the first fault."""
+    try:
+        return from_document(kind, document)
+    except ValidationError as error:
+        raise StudyError(first_problem(error)) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise StudyError(str(error)) from error
 
 
 def content_digest(path: Path) -> str:
@@ -230,12 +248,12 @@ class Row:
     config: Mapping[str, Value]
     succeeded: bool
     score: float | None
-    least_score: float = -math.inf
+    least_score: float = 0
     step_s: float | None = None
     ranks: int | None = None
     tokens: int | None = None
     tokens_declared: bool = False
-    published: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
     error_class: str = ""
     guess: str = ""
@@ -257,13 +275,10 @@ class Row:
         for knob, value in self.config.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise StudyError(f"{knob} is {value}, which nothing can be set to")
-        texts = [*self.config, *(v for v in self.config.values() if isinstance(v, str))]
-        if not all(len(knob) > 0 for knob in self.config) or any(
-            len(text) > MOST_TEXT_CHARS for text in texts
-        ):
-            raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
+            if not knob or len(knob) > MOST_TEXT_CHARS or len(str(value)) > MOST_TEXT_CHARS:
+                raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
         try:
-            "".join([*texts, self.program or "", self.text]).encode()
+            f"{self.config}{self.program}{self.text}".encode()
         except UnicodeEncodeError as error:
             raise StudyError("holds text that is not Unicode") from error
 
@@ -292,7 +307,7 @@ def trial_of(
         ordinal=ordinal,
         policy=Policy(
             source=_constant(row.config) if row.program is None else row.program,
-            author=row.author,
+            author=row.author or (AUTHOR if ordinal else "seed"),
             rationale=row.rationale,
         ),
         config=Config(row.config) if row.config else None,
@@ -313,24 +328,18 @@ def _constant(config: Mapping[str, Value]) -> str:
 def _outcome(row: Row, alike: Sequence[tuple[int, Row]], study: Study) -> Outcome:
     first = _first_told(row, alike)
     if first is not None:
-        return Failed(
-            stage=Stage.CHECK,
-            kind=FailureKind.DUPLICATE,
-            message=f"the result of trial {first}, of the same configuration, was given again; "
-            "nothing was launched",
-            artifacts=row.artifacts,
-        )
-    if not row.succeeded:
-        return _failed(row)
-    if row.score is None or not row.least_score <= row.score < math.inf:
+        stage, kind = Stage.CHECK, FailureKind.DUPLICATE
+        words = f"the result of trial {first}, of the same configuration, was given again; "
+        words += "nothing was launched"
+    elif not row.succeeded:
+        stage, kind, words = _failure(row)
+    elif row.score is None or not row.least_score <= row.score < math.inf:
+        stage, kind = Stage.SCORE, FailureKind.METRIC_ERROR
         told = "no score" if row.score is None else f"the score {row.score}"
-        return Failed(
-            stage=Stage.SCORE,
-            kind=FailureKind.METRIC_ERROR,
-            message=f"recorded as a success with {told}",
-            artifacts=row.artifacts,
-        )
-    return _measured(row, row.score, study)
+        words = f"recorded as a success with {told}"
+    else:
+        return _measured(row, row.score, study)
+    return Failed(stage=stage, kind=kind, message=words, artifacts=row.artifacts)
 
 
 def _first_told(row: Row, alike: Sequence[tuple[int, Row]]) -> int | None:
@@ -343,7 +352,7 @@ def _first_told(row: Row, alike: Sequence[tuple[int, Row]]) -> int | None:
     return first
 
 
-def _failed(row: Row) -> Failed:
+def _failure(row: Row) -> tuple[Stage, FailureKind, str]:
     finding = read_log(row.error)
     stage, kind = Stage.LAUNCH, FailureKind.CRASH
     known = next((KINDS[start] for start in KINDS if row.error_class.startswith(start)), None)
@@ -358,18 +367,19 @@ def _failed(row: Row) -> Failed:
     said = str(finding) if finding is not None else row.error
     words = one_line(said, MESSAGE_CHARS) or row.error_class or "no reason is recorded"
     guess = f" (its cause was guessed: {one_line(row.guess, MESSAGE_CHARS)})" if row.guess else ""
-    return Failed(stage=stage, kind=kind, message=f"{words}{guess}", artifacts=row.artifacts)
+    return stage, kind, f"{words}{guess}"
 
 
 def _measured(row: Row, score: float, study: Study) -> Measured:
-    steps_s = () if row.step_s is None else (row.step_s,)
+    is_timed = row.step_s is not None and 0 < row.step_s < math.inf
+    steps_s = (row.step_s,) if row.step_s is not None and is_timed else ()
     measures = measure_each(
         _from_step(),
         Evidence(step_times_s=steps_s, tokens_per_step=row.tokens or 0, rank_count=row.ranks),
     )
     told = {
         PUBLISHED_SCORE: score,
-        **{f"{PUBLISHED_PREFIX}{name}": value for name, value in row.published.items()},
+        **{f"{PUBLISHED_PREFIX}{name}": value for name, value in published_of(row.metrics).items()},
     }
     is_maximized = study.origin is not None and study.origin.direction == "maximize"
     better: Literal["lower", "higher"] = "higher" if is_maximized else "lower"
@@ -457,12 +467,12 @@ def _space(study: Study, rows: Sequence[Row]) -> SearchSpace:
             Dimension(name=knob, choices=tuple(value for _, value in sorted(values, key=_rank)))
             for knob, values in tried.items()
         ),
-        constraints=tuple(c for c in study.space.constraints if _names(c) <= known),
+        constraints=tuple(
+            constraint
+            for constraint in study.space.constraints
+            if Rule.of(constraint).expression.names <= known
+        ),
     )
-
-
-def _names(constraint: Constraint) -> frozenset[str]:
-    return Rule.of(constraint).expression.names
 
 
 def _rank(typed: tuple[str, Value]) -> tuple[str, float, str]:
@@ -573,35 +583,42 @@ class SimulatedRow:
 NAMES: Final[Mapping[str, str]] = {"avg_step_time": "step_time", "T": "step_time", "G": "gpus"}
 """Their names of our metrics."""
 _NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-PUBLISHED: Final = Objective(expression=PUBLISHED_SCORE, direction="minimize")
 
 
-def objective_of(aim: Aim | None) -> Objective:
+def objective_of(aim: Aim) -> Objective:
     """The same over our metrics; where they cannot tell it, the score as it was published."""
-    if aim is None:
-        return PUBLISHED
-    direction = direction_of(aim)
-    expression = _NAME.sub(lambda name: NAMES.get(name[0], name[0]), aim.formula)
-    ours = Objective(expression=expression, direction=direction)
+    ours = Objective(
+        expression=_NAME.sub(lambda name: NAMES.get(name[0], name[0]), aim.formula),
+        direction="maximize" if aim.direction == "maximize" else "minimize",
+    )
     try:
         scoring(ours)
     except StudyError:
-        return Objective(expression=PUBLISHED_SCORE, direction=direction)
+        return replace(ours, expression=PUBLISHED_SCORE)
     return ours
 
 
 AUTHOR: Final = "ccl-search"
 RANKS: Final = ("tp", "dp", "pp", "cp")
 MOST_PUBLISHED: Final = 200
+SCORED: Final = ("avg_step_time", "gpu_step_score")
 MOST_NAME_CHARS: Final = 100
 SCRIPT: Final = Command(run=("recorded",))
 """These ran a script, which is not in the record."""
+RULES: Final = (
+    Constraint(name="ranks", expression="tp * dp * pp <= world_size"),
+    Constraint(name="experts", expression="dp % ep == 0"),
+)
+"""What every launch of such a script has to keep to, whatever the search knew of it."""
+BATCH_RULE: Final = Constraint(
+    name="batch", expression="global_batch % (dp * micro_batch_size) == 0"
+)
 
 
 def study_of(
     *,
     name: str,
-    aim: Aim | None,
+    aim: Aim,
     workload: Workload,
     environment: Environment,
     origin: Origin,
@@ -609,17 +626,18 @@ def study_of(
     inferences: tuple[str, ...] = (),
 ) -> Study:
     """A study of an imported search, without what was tried in it."""
+    objective = objective_of(aim)
     return Study(
         name=name[:MOST_NAME_CHARS],
         workload=workload,
         environment=environment,
         space=SearchSpace(dimensions=(Dimension(name="tried", choices=(0,)),), constraints=rules),
-        objective=objective_of(aim),
+        objective=objective,
         seed_policy="recorded",
         launch=Launch(recipe="command"),
         command=SCRIPT,
         strategy=AUTHOR,
-        origin=replace(origin, direction=direction_of(aim)),
+        origin=replace(origin, direction=objective.direction),
         inferences=inferences,
     )
 
@@ -639,19 +657,6 @@ def workload_of(work: RecordedWork, name: str) -> Workload:
     return from_document(Workload, document)
 
 
-def direction_of(aim: Aim | None) -> Literal["minimize", "maximize"]:
-    """Which way the tool's own score is better."""
-    return "maximize" if aim is not None and aim.direction == "maximize" else "minimize"
-
-
-def rules_of(*, fixed_batch: bool) -> tuple[Constraint, ...]:
-    """What every launch of such a script has to keep to, whatever the search knew of it."""
-    ranks = Constraint(name="ranks", expression="tp * dp * pp <= world_size")
-    experts = Constraint(name="experts", expression="dp % ep == 0")
-    batch = Constraint(name="batch", expression="global_batch % (dp * micro_batch_size) == 0")
-    return (ranks, experts, batch) if fixed_batch else (ranks, experts)
-
-
 def rank_count(config: Mapping[str, object]) -> int | None:
     """Devices that a configuration takes by its degrees of parallelism, if it names any."""
     degrees = [config[name] for name in RANKS if name in config]
@@ -660,23 +665,11 @@ def rank_count(config: Mapping[str, object]) -> int | None:
 
 
 def published_of(metrics: Mapping[str, float | None]) -> dict[str, float]:
-    """Numbers of the record other than the score and the step time, which have separate names."""
-    own = ("avg_step_time", "gpu_step_score")
-    known = {name: float(value) for name, value in metrics.items() if value is not None}
-    told = {n: v for n, v in known.items() if n not in own and math.isfinite(v) and _is_name(n)}
+    """Numbers of the record that an expression can name; the score and the step time are apart."""
+    told = {
+        name: float(value)
+        for name, value in metrics.items()
+        if value is not None and math.isfinite(value)
+        if name not in SCORED and name.isidentifier() and len(name) <= MOST_NAME_CHARS
+    }
     return dict(list(told.items())[:MOST_PUBLISHED])
-
-
-def _is_name(text: str) -> bool:
-    """Whether an expression could name a metric so."""
-    return text.isidentifier() and len(text) <= MOST_NAME_CHARS
-
-
-def author_of(ordinal: int) -> str:
-    """Who wrote the policy of a trial."""
-    return AUTHOR if ordinal else "seed"
-
-
-def positive(seconds: float | None) -> float | None:
-    """A time that can be one."""
-    return seconds if seconds is not None and 0 < seconds < math.inf else None

@@ -7,20 +7,20 @@ import hashlib
 import json
 import math
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from shutil import copyfile
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
 from evaluator.metrics.base import PUBLISHED_SCORE
 from records.errors import EnvironmentFault, StudyError, shown
 from records.files import open_regular
-from records.study import Environment, Objective, Origin, Study, Value
+from records.study import Environment, Origin, Value
 from records.trial import Artifact
 from records.workload import Workload
 from search.study.card_reader import is_number
@@ -30,7 +30,8 @@ from search.transfer.foreign_studies import (
     Imported,
     Row,
     imported_study,
-    published_of,
+    objective_of,
+    read_rows,
     study_of,
 )
 
@@ -136,16 +137,12 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
     ended = [trial for trial in trials if trial.state.is_finished()]
     if len(ended) > MAX_TRIALS:
         raise StudyError(f"study {study.study_name!r} has over {MAX_TRIALS} trials")
-    rows: list[Row] = []
-    files: list[Path] = []
-    for trial in ended:
-        try:
-            told = _told(trial, folder / str(study._study_id))
-            rows.append(_row(trial, study.study_name, () if told is None else (told[0],)))
-        except StudyError as error:
-            bad.refuse(f"{source}: study {study.study_name!r}, trial {trial.number}: {error}")
-            continue
-        files += [] if told is None else [told[1]]
+    where = f"{source}: study {study.study_name!r}, trial"
+    rows = read_rows(
+        ((f"{where} {trial.number}", trial) for trial in ended),
+        lambda trial: _row(trial, study.study_name, folder),
+        bad,
+    )
     running = len(trials) - len(ended)
     notes = (f"{running} trials had not ended and are left out.",) if running else ()
     origin = Origin(
@@ -154,28 +151,23 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
         framework="optuna",
         notes=(NO_WORK, SCORED, *notes, *bad.taken()),
     )
-    return replace(imported_study(_study(study, origin), rows), files=tuple(files))
-
-
-def _study(study: "OptunaStudy", origin: Origin) -> Study:
-    first, *others = _directions(study)
-    aim = Aim(name=PUBLISHED_SCORE, direction=first, formula=PUBLISHED_SCORE)
-    work = Workload(name=study.study_name, global_batch=1, sequence_length=1)
+    names = ["maximize" if one.name == "MAXIMIZE" else "minimize" for one in study.directions]
     found = study_of(
-        name=study.study_name, aim=aim, workload=work, environment=ENVIRONMENT, origin=origin
+        name=study.study_name,
+        aim=Aim(name=PUBLISHED_SCORE, direction=names[0], formula=PUBLISHED_SCORE),
+        workload=Workload(name=study.study_name, global_batch=1, sequence_length=1),
+        environment=ENVIRONMENT,
+        origin=origin,
     )
     more = tuple(
-        Objective(expression=f"{PUBLISHED_SCORE}_{n}", direction=direction)
-        for n, direction in enumerate(others, start=2)
+        objective_of(Aim(name="", direction=direction, formula=f"{PUBLISHED_SCORE}_{n}"))
+        for n, direction in enumerate(names[1:], start=2)
     )
-    return replace(found, more_objectives=more, strategy="optuna")
+    imported = imported_study(replace(found, more_objectives=more, strategy="optuna"), rows)
+    return replace(imported, files=[folder / each.digest for row in rows for each in row.artifacts])
 
 
-def _directions(study: "OptunaStudy") -> Sequence[Literal["minimize", "maximize"]]:
-    return ["maximize" if one.name == "MAXIMIZE" else "minimize" for one in study.directions]
-
-
-def _row(trial: "FrozenTrial", study: str, artifacts: tuple[Artifact, ...]) -> Row:
+def _row(trial: "FrozenTrial", study: str, folder: Path) -> Row:
     state = trial.state.name
     values = list(trial.values or ()) if state == "COMPLETE" else []
     attributes = {n: v for n, v in trial.user_attrs.items() if is_number(v)}
@@ -186,8 +178,9 @@ def _row(trial: "FrozenTrial", study: str, artifacts: tuple[Artifact, ...]) -> R
         text=json.dumps([trial.number, state, values, params, str(began)]),
         config=params,
         succeeded=state == "COMPLETE",
+        least_score=-math.inf,
         score=values[0] if all(map(math.isfinite, values)) and values else None,
-        published={**published_of(attributes), **more},
+        metrics={**attributes, **more},
         error=_reason(trial),
         error_class="pruned" if state == "PRUNED" else "",
         from_cache=False,
@@ -195,7 +188,7 @@ def _row(trial: "FrozenTrial", study: str, artifacts: tuple[Artifact, ...]) -> R
         rationale=f"trial {trial.number} of the study {study!r}",
         started_at=_instant(began),
         ended_at=_instant(ended),
-        artifacts=artifacts,
+        artifacts=_artifacts(trial, folder),
     )
 
 
@@ -216,10 +209,10 @@ def _setting(knob: str, value: object) -> Value:
     return value
 
 
-def _told(trial: "FrozenTrial", folder: Path) -> tuple[Artifact, Path] | None:
-    """What a trial told beside its values, as a file to keep with it, if it told anything."""
+def _artifacts(trial: "FrozenTrial", folder: Path) -> tuple[Artifact, ...]:
+    """What a trial told besides its values, as a file to keep with it, if it told anything."""
     if not trial.intermediate_values and not trial.user_attrs:
-        return None
+        return ()
     steps: Mapping[str, float | None] = {
         str(step): value if math.isfinite(value) else None
         for step, value in trial.intermediate_values.items()
@@ -228,11 +221,9 @@ def _told(trial: "FrozenTrial", folder: Path) -> tuple[Artifact, Path] | None:
     content = json.dumps(told, sort_keys=True).encode()
     if len(content) > MAX_TOLD_BYTES:
         raise StudyError(f"its attributes take over {MAX_TOLD_BYTES} bytes")
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{trial.number}.json"
-    path.write_bytes(content)
-    name = hashlib.sha256(content).hexdigest()
-    return Artifact(name=TOLD, digest=name, size_bytes=len(content)), path
+    digest = hashlib.sha256(content).hexdigest()
+    (folder / digest).write_bytes(content)
+    return (Artifact(name=TOLD, digest=digest, size_bytes=len(content)),)
 
 
 def _instant(when: datetime | None) -> str:

@@ -205,7 +205,6 @@ def _wanted(asked: ExportOptions, row: StudyRow) -> ExportRequest:
         trial=asked.trial,
         leaving=Omissions(traces=asked.no_traces, all_but_metrics=asked.metrics_only),
         given=dict(_given(asked.fields)),
-        made_by=installed_version(),
         force=asked.force,
         allow_missing=asked.allow_missing,
         incomplete=asked.incomplete,
@@ -232,7 +231,7 @@ def _user() -> str:
 def _lines(written: ExportResult, redactor: Redactor | None) -> Iterator[str]:
     yield f"wrote {written.path}: {format_count(written.trials, 'trial')}"
     yield from written.notes
-    for name, why in (written.left_out or {}).items():
+    for name, why in (written.left_out).items():
         yield f"left out {name}: {why}"
     if written.missing:
         yield f"missing and left out: {len(written.missing)} files"
@@ -259,7 +258,7 @@ def _facts(written: ExportResult, row: StudyRow, redactor: Redactor | None) -> d
         "path": str(written.path),
         "trials": written.trials,
         "missing": list(written.missing),
-        "left_out": dict(written.left_out or {}),
+        "left_out": written.left_out,
         "notes": list(written.notes),
         "redacted": None if redactor is None else dict(redactor.counts),
         "checks": written.checks,

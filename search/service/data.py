@@ -1,5 +1,6 @@
 """What pages and the API read of whole studies: disturbances, comparisons, exports and caches."""
 
+import shutil
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -36,7 +37,6 @@ from search.report.explored import (
     study_knobs,
 )
 from search.report.report import study_report
-from search.settings import installed_version
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
@@ -190,17 +190,7 @@ class StudyWriter:
                         f"`cclsearch export {row.id} --format bundle` has no limit"
                     )
             path = _empty_folder(root) / f"study{suffix_of(form)}"
-            request = ExportRequest(
-                form=form,
-                to=path,
-                trial=None,
-                leaving=leaving,
-                given={},
-                made_by=installed_version(),
-                force=True,
-                allow_missing=True,
-                incomplete=False,
-            )
+            request = ExportRequest(form=form, to=path, leaving=leaving, allow_missing=True)
             export(row, records, request, None)
             file = path.open("rb")
             path.unlink()
@@ -241,7 +231,6 @@ class StudyWriter:
 def _empty_folder(root: Path) -> Path:
     """Return the folder of exports, without what a killed process left there."""
     folder = root / "service" / "exports"
-    folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.iterdir():
-        left.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     return folder

@@ -22,7 +22,6 @@ from evaluator.metrics.base import Absent
 from evaluator.metrics.compute import all_parameters
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
-from records.codec import to_json
 from records.errors import StoreError, StudyError, shown
 from records.machine import Machine
 from records.store.artifacts import Artifacts
@@ -33,9 +32,7 @@ from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
 from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number, looked_up
 from search.study.cards import KNOB_NAMES
-from search.transfer.tables import StudyExport, is_trace
-from search.views.format import remarks
-from search.views.trial import RESULT_KEYS, absences, trial_facts
+from search.transfer.tables import StudyExport, is_trace, trial_documents
 
 Kind: TypeAlias = Literal["text", "count", "truth", "counts", "texts", "mapping", "length"]
 """`length` is a count, or N/A; `counts` are two numbers, of which one may be N/A."""
@@ -469,21 +466,21 @@ def write_entry(
     card: Mapping[str, object],
     checks: Checks,
     artifacts: Artifacts,
-    script: str | None,
+    script: str,
     folder: Path,
     *,
     allow_missing: bool,
 ) -> tuple[str, ...]:
     """Fill a new folder with one trial; return the names of missing files, if they are allowed.
 
-    `script` starts the trial again; None where no launch is recorded. Raises `StoreError` for a
+    `script` starts the trial again; empty where no launch is recorded. Raises `StoreError` for a
     file that is missing or was altered.
     """
     (trial,), (document,) = found.trials, trial_documents(found)
     record = folder / RECORD
     record.mkdir(parents=True)
     (folder / CARD).write_text(card_text(card), encoding="utf-8")
-    if script is not None:
+    if script:
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         (folder / SCRIPT).chmod(0o755)
     for name, value in (("trial", document), ("metrics", document["metrics"]), ("checks", checks)):
@@ -582,41 +579,3 @@ def _is_trace(path: Path) -> bool:
     if path.name in _NO_TRACES or not path.is_file():
         return False
     return path.name.endswith((".json", ".json.gz", ".xplane.pb", ".sqlite", ".nsys-rep"))
-
-
-FORMAT = "cclsearch.trial/1"
-
-
-def trial_documents(found: StudyExport) -> list[dict[str, object]]:
-    """One object per trial, oldest first; what does not exist is null, never NaN."""
-    return [_document(trial, found) for trial in found.trials]
-
-
-EXPORTED = {"policy": "policy_digest", "parent": "policy_parent", "message": "failure_message"}
-"""What a document calls a fact, where that is not its key."""
-
-
-def _document(trial: Trial, found: StudyExport) -> dict[str, object]:
-    study = found.row.study
-    facts = {
-        EXPORTED.get(key, key): value
-        for key, value in trial_facts(trial, detail=True).items()
-        if key not in RESULT_KEYS
-    }
-    return {
-        "format": FORMAT,
-        "study_id": found.row.id,
-        "study_name": study.name,
-        "objective": study.objective.expression,
-        **facts,
-        "policy_source": trial.policy.source,
-        "config_digest": trial.config.digest if trial.config else None,
-        "score": json.loads(to_json(trial.score)) if trial.score else None,
-        "caveats": list(remarks(trial)),
-        "metrics": [json.loads(to_json(value)) for value in found.metrics[trial.ordinal]],
-        "absent_metrics": absences(trial),
-        "outcome": json.loads(to_json(trial.outcome)),
-        "repeats": [
-            json.loads(to_json(each)) for each in found.repeats if each.ordinal == trial.ordinal
-        ],
-    }

@@ -1,24 +1,23 @@
 """Export of a study: selection, redaction, and files that are complete or not written."""
 
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.store.artifacts import Artifacts
-from records.store.journal import with_study
+from records.store.journal import fsync_path, with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Outcome, Policy, Repeat, Trial
 from search.loop.study_result import leader_of
+from search.settings import installed_version
 from search.transfer.bundle import write_bundle
 from search.transfer.ccl_bench import (
     CARD,
@@ -28,25 +27,25 @@ from search.transfer.ccl_bench import (
     is_json,
     traces_of,
     trial_checks,
-    trial_documents,
     write_entry,
 )
-from search.transfer.redact import (
-    Redactor,
-    check_redacted,
-    files_of,
-    known_names,
-    redacted_study,
-)
+from search.transfer.redact import Redactor, check_redacted, files_of, known_names, redacted_study
 from search.transfer.script import launch_script
 from search.transfer.tables import (
     StudyExport,
     is_trace,
+    trial_documents,
     write_csv,
     write_jsonl,
     write_parquet,
 )
 from search.transfer.trust import plain_study
+from search.views.machine import machine_of
+
+Form: TypeAlias = Literal["jsonl", "csv", "parquet", "entry", "bundle"]
+SUFFIX = ".cclsearch"
+WITH_FILES = ("entry", "bundle")
+TABLES = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +81,8 @@ def study_export(
         else (),
     )
     if leaving.all_but_metrics:
-        return found.changed(
-            lambda outcome: replace(outcome, artifacts=(), launched=None),
-            _lean_policy,
-            exchanges=False,
-        )
-    if leaving.traces:
-        return found.changed(_without_traces)
-    return found
+        return found.changed(_without_files, _lean_policy, exchanges=False)
+    return found.changed(_without_traces) if leaving.traces else found
 
 
 def _lean_policy(policy: Policy) -> Policy:
@@ -98,81 +91,44 @@ def _lean_policy(policy: Policy) -> Policy:
     return replace(policy, source=source, parent=None, rationale="", prediction=None)
 
 
+def _without_files(outcome: Outcome) -> Outcome:
+    return replace(outcome, artifacts=(), launched=None)
+
+
 def _without_traces(outcome: Outcome) -> Outcome:
     kept = (each for each in outcome.artifacts if not is_trace(each.name))
     return replace(outcome, artifacts=tuple(kept))
 
 
 @contextmanager
-def whole_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
-    """A file to write and to read back, that gets its name at the end and is gone on any error.
+def replaced(path: Path, *, force: bool, mark: str | None = None) -> Iterator[Path]:
+    """Yield where to write what gets this name at the end, and is gone on any error.
 
-    Raises `StudyError` when the name is taken and `force` is not given, `StoreError` when nothing
-    can be written there.
+    It is a file or, with a `mark`, a folder; with `force` it replaces what is there, but no folder
+    without a file called `mark`. Raises `StudyError` when the name is taken, `StoreError` when
+    nothing can be written there.
     """
-    if path.is_dir():
+    if mark is None and path.is_dir():
         raise StudyError(f"{path} is a folder; name a file with -o")
-    if path.exists() and not force:
-        raise StudyError(_taken(path))
-    with _refusals(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
-    try:
-        with _refusals(path), os.fdopen(handle, "w+b") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-            os.fchmod(out.fileno(), 0o644)
-        with _refusals(path):
-            Path(temporary).replace(path)
-    finally:
-        Path(temporary).unlink(missing_ok=True)
-
-
-@contextmanager
-def whole_folder(path: Path, *, mark: str, force: bool) -> Iterator[Path]:
-    """A folder to fill, that gets its name at the end and is gone on any error.
-
-    With `force` it replaces a folder that holds a file called `mark`, and none that holds others'
-    files. Raises as `whole_file`.
-    """
-    there = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    if there and not force:
-        raise StudyError(_taken(path))
-    if there and not (path / mark).is_file():
+    is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    if is_taken and not force:
+        raise StudyError(
+            f"{path} is there already; give --force to replace it, or another name with -o"
+        )
+    if is_taken and mark is not None and not (path / mark).is_file():
         raise StudyError(f"{path} holds something else, no {mark}; give another with -o")
-    with _refusals(path):
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}-"))
-    try:
-        with _refusals(path):
-            yield temporary / "new"
-            (temporary / "new").chmod(0o755)
-            if path.exists():
-                path.replace(temporary / "old")
-            (temporary / "new").replace(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _taken(path: Path) -> str:
-    return f"{path} is there already; give --force to replace it, or another name with -o"
-
-
-@contextmanager
-def _refusals(path: Path) -> Iterator[None]:
-    try:
-        yield
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as folder:
+            new = Path(folder) / "new"
+            yield new
+            if path.is_dir():
+                path.replace(Path(folder) / "old")
+            new.replace(path)
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror or error}; free space, or give another with -o"
         ) from error
-
-
-Form: TypeAlias = Literal["jsonl", "csv", "parquet", "entry", "bundle"]
-SUFFIX = ".cclsearch"
-WITH_FILES = ("entry", "bundle")
-TABLES = {"jsonl": write_jsonl, "csv": write_csv, "parquet": write_parquet}
 
 
 def suffix_of(form: Form) -> str:
@@ -190,13 +146,12 @@ class ExportRequest:
 
     form: Form
     to: Path
-    trial: str | None
     leaving: Omissions
-    given: Mapping[str, str]
-    made_by: str
-    force: bool
-    allow_missing: bool
-    incomplete: bool
+    trial: str | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+    force: bool = False
+    allow_missing: bool = False
+    incomplete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,10 +160,10 @@ class ExportResult:
 
     path: Path
     trials: int
-    missing: tuple[str, ...] = ()
-    left_out: Mapping[str, str] | None = None
-    notes: tuple[str, ...] = ()
-    checks: Checks = field(default_factory=dict)
+    missing: tuple[str, ...]
+    left_out: Mapping[str, str]
+    notes: tuple[str, ...]
+    checks: Checks
 
 
 def export(
@@ -218,14 +173,15 @@ def export(
 
     Raise `StudyError` for an impossible export, `StoreError` for what cannot be read or written.
     """
-    found = _found(row, store, wanted)
+    found, artifacts = _found(row, store, wanted), store.artifacts
+    card: Mapping[str, object] = {}
+    left_out: Mapping[str, str] = {}
+    script = ""
+    if wanted.form == "entry":
+        card = _card(found, store, wanted)
+        if found.trials[0].outcome.launched is not None:
+            script = launch_script(found.trials[0], row, store)
     with tempfile.TemporaryDirectory(prefix="cclsearch-export-") as scratch:
-        artifacts = store.artifacts
-        left_out: Mapping[str, str] = {}
-        is_entry = wanted.form == "entry"
-        card = _card(found, store, wanted) if is_entry else None
-        is_launched = is_entry and found.trials[0].outcome.launched is not None
-        script = launch_script(found.trials[0], found.row, store) if is_launched else None
         if redactor is not None:
             found, artifacts, left_out = redacted_study(
                 found,
@@ -235,18 +191,14 @@ def export(
                 files=wanted.form in WITH_FILES,
                 allow_missing=wanted.allow_missing,
             )
-            if card is not None:
-                redacted = {name: redactor.value(value) for name, value in card.items()}
-                card = {**redacted, "contributor": "redacted", "contact": "redacted"}
-            script = None if script is None else redactor.text(script)
-            check_redacted("the export", _texts(found, card, script), redactor.known)
-            for artifact in files_of(found):
-                if artifacts.size(artifact.digest) is not None:
-                    content = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
-                    check_redacted(artifact.name, content, redactor.known)
+            if card:
+                card = {name: redactor.value(value) for name, value in card.items()}
+                card |= {"contributor": "redacted", "contact": "redacted"}
+            script = redactor.text(script)
+            _require_redacted(found, artifacts, card, script, redactor)
         notes = tuple(_notes(wanted.leaving, redactor))
-        checks = {} if card is None else _checks(found, card)
-        if card is not None:
+        checks = _checks(found, card) if card else {}
+        if card:
             missing = _write_entry(found, artifacts, card, checks, script, wanted)
         else:
             missing = _write_file(found, artifacts, wanted, notes)
@@ -298,9 +250,7 @@ def _ordinal(asked: str, row: StudyRow, store: Store) -> int:
 
 def _card(found: StudyExport, store: Store, wanted: ExportRequest) -> dict[str, object]:
     (trial,) = found.trials
-    launched = trial.outcome.launched
-    digest = launched.machine if launched else None
-    machine = store.machine(digest) if digest is not None else None
+    machine = machine_of(trial.outcome.launched, store)
     return card_of(found.row.study, trial, found.row.id, machine, wanted.given)
 
 
@@ -310,24 +260,47 @@ def _checks(found: StudyExport, card: Mapping[str, object]) -> Checks:
     return {**card_checks(card), **trial_checks(found.row.study, trial, len(traces))}
 
 
+def _require_redacted(
+    found: StudyExport,
+    artifacts: Artifacts,
+    card: Mapping[str, object],
+    script: str,
+    redactor: Redactor,
+) -> None:
+    texts = [script, json.dumps(card, ensure_ascii=False)]
+    texts += (json.dumps(each, ensure_ascii=False) for each in trial_documents(found))
+    texts += map(to_json, found.entries)
+    encoded = (text.encode("utf-8", "backslashreplace") for text in texts)
+    check_redacted("the export", encoded, redactor.known)
+    for artifact in files_of(found):
+        if artifacts.size(artifact.digest) is not None:
+            content = pieces(artifacts.path(artifact.digest), LARGE_LIMITS)
+            check_redacted(artifact.name, content, redactor.known)
+
+
 def _write_file(
     found: StudyExport, artifacts: Artifacts, wanted: ExportRequest, notes: tuple[str, ...]
 ) -> tuple[str, ...]:
     """Write a table or a bundle; return the names of missing files."""
-    with whole_file(wanted.to, force=wanted.force) as out:
-        if wanted.form != "bundle":
-            TABLES[wanted.form](trial_documents(found), out)
-            return ()
-        return write_bundle(
-            out,
-            found.entries,
-            artifacts,
-            study_id=found.row.id,
-            study_name=found.row.study.name,
-            made_by=wanted.made_by,
-            notes=notes,
-            allow_missing=wanted.allow_missing,
-        ).missing
+    missing: tuple[str, ...] = ()
+    with replaced(wanted.to, force=wanted.force) as new:
+        with new.open("wb") as out:
+            if wanted.form == "bundle":
+                manifest = write_bundle(
+                    out,
+                    found.entries,
+                    artifacts,
+                    study_id=found.row.id,
+                    study_name=found.row.study.name,
+                    made_by=installed_version(),
+                    notes=notes,
+                    allow_missing=wanted.allow_missing,
+                )
+                missing = manifest.missing
+            else:
+                TABLES[wanted.form](trial_documents(found), out)
+        fsync_path(new)
+    return missing
 
 
 def _write_entry(
@@ -335,29 +308,17 @@ def _write_entry(
     artifacts: Artifacts,
     card: Mapping[str, object],
     checks: Checks,
-    script: str | None,
+    script: str,
     wanted: ExportRequest,
 ) -> tuple[str, ...]:
     broken = {name: faults for name, faults in checks.items() if faults}
     if broken and not wanted.incomplete:
         words = "; ".join(f"{name}: {', '.join(faults)}" for name, faults in broken.items())
         raise StudyError(f"not written: {words}; --incomplete writes it with these listed")
-    with whole_folder(wanted.to, mark=CARD, force=wanted.force) as folder:
+    with replaced(wanted.to, force=wanted.force, mark=CARD) as folder:
         return write_entry(
             found, card, checks, artifacts, script, folder, allow_missing=wanted.allow_missing
         )
-
-
-def _texts(
-    found: StudyExport, card: Mapping[str, object] | None, script: str | None
-) -> Iterator[bytes]:
-    yield (script or "").encode("utf-8", "backslashreplace")
-    yield json.dumps(card, ensure_ascii=False).encode("utf-8", "backslashreplace")
-    for document in trial_documents(found):
-        text = json.dumps(document, ensure_ascii=False)
-        yield text.encode("utf-8", "backslashreplace")
-    for entry in found.entries:
-        yield to_json(entry).encode("utf-8", "backslashreplace")
 
 
 def _notes(leaving: Omissions, redactor: Redactor | None) -> Iterator[str]:
@@ -367,6 +328,5 @@ def _notes(leaving: Omissions, redactor: Redactor | None) -> Iterator[str]:
         yield "traces were left out"
     if redactor is None:
         return
-    counts = redactor.counts
-    told = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    told = ", ".join(f"{count} {kind}" for kind, count in sorted(redactor.counts.items()))
     yield f"redacted: {told or 'nothing was found'}; conversations were left out"

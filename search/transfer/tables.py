@@ -5,13 +5,15 @@ import io
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
+from records.codec import to_json
 from records.errors import EnvironmentFault
 from records.store.journal import Entry, RepeatsFinished, TrialFinished
 from records.store.rows import PendingTrial, StudyRow
 from records.trial import MetricValue, Outcome, Policy, Repeat, Trial
-from search.views.trial import NUMBERS
+from search.views.format import remarks
+from search.views.trial import NUMBERS, RESULT_KEYS, absences, trial_facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,40 +89,68 @@ def is_trace(name: str) -> bool:
     return name.endswith((".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".pb"))
 
 
+FORMAT: Final = "cclsearch.trial/1"
+
+
+def trial_documents(found: StudyExport) -> list[dict[str, object]]:
+    """One object per trial, oldest first; what does not exist is null, never NaN."""
+    return [_trial_document(trial, found) for trial in found.trials]
+
+
+EXPORTED = {"policy": "policy_digest", "parent": "policy_parent", "message": "failure_message"}
+"""What a document calls a fact, where that is not its key."""
+
+
+def _trial_document(trial: Trial, found: StudyExport) -> dict[str, object]:
+    study = found.row.study
+    facts = {
+        EXPORTED.get(key, key): value
+        for key, value in trial_facts(trial, detail=True).items()
+        if key not in RESULT_KEYS
+    }
+    return {
+        "format": FORMAT,
+        "study_id": found.row.id,
+        "study_name": study.name,
+        "objective": study.objective.expression,
+        **facts,
+        "policy_source": trial.policy.source,
+        "config_digest": trial.config.digest if trial.config else None,
+        "score": json.loads(to_json(trial.score)) if trial.score else None,
+        "caveats": list(remarks(trial)),
+        "metrics": [json.loads(to_json(value)) for value in found.metrics[trial.ordinal]],
+        "absent_metrics": absences(trial),
+        "outcome": json.loads(to_json(trial.outcome)),
+        "repeats": [
+            json.loads(to_json(each)) for each in found.repeats if each.ordinal == trial.ordinal
+        ],
+    }
+
+
 Cell: TypeAlias = bool | int | float | str | None
 Document: TypeAlias = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Typed:
-    """A column with its heading; all cells are of this type or None."""
-
-    heading: str
-    kind: type[bool] | type[int] | type[float] | type[str]
-    cells: tuple[Cell, ...]
-
-
-MOST = 2**63
-"""What a whole number of 64 bits stays below."""
-
 _PLAIN = ("study_id", "study_name", "ordinal", "author", "status")
 _AFTER = (
     *("failure_stage", "failure_kind", "failure_message", "attempts"),
     *("policy_digest", "config_digest", "started_at", "ended_at"),
 )
+_NUMBER_HEADINGS = tuple(fact.heading for fact in NUMBERS)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n")
 
 
-def columns_of(documents: Sequence[Document]) -> list[Typed]:
-    """The columns of these trials, in an order that follows from their names alone."""
+def columns_of(documents: Sequence[Document]) -> dict[str, list[Cell]]:
+    """The cells of these trials by heading, in an order that follows from the headings alone.
+
+    All cells of a column are of one type or None.
+    """
     rows = [_row(document) for document in documents]
     found = sorted({heading for row in rows for heading in row})
     scores, knobs, metrics = (
         [heading for heading in found if heading.startswith(prefix)]
         for prefix in ("score", "config.", "metric.")
     )
-    numbers = [fact.heading for fact in NUMBERS]
-    headings = (*_PLAIN, *scores, "caveats", *knobs, *metrics, *numbers, *_AFTER)
-    return [_typed(heading, [row.get(heading) for row in rows]) for heading in headings]
+    headings = (*_PLAIN, *scores, "caveats", *knobs, *metrics, *_NUMBER_HEADINGS, *_AFTER)
+    return {heading: _alike(heading, [row.get(heading) for row in rows]) for heading in headings}
 
 
 def _row(document: Document) -> dict[str, object]:
@@ -150,40 +180,23 @@ def _heading(name: str, value: Mapping[str, object]) -> str:
     return f"{name} [{value['unit']}]" if value["unit"] else name
 
 
-def _typed(heading: str, cells: Sequence[object]) -> Typed:
-    """A column of the narrowest type that holds every cell; texts where types are mixed."""
-    found = {type(cell) for cell in cells if cell is not None}
-    kind: type[bool] | type[int] | type[float] | type[str] = str
-    numbers = {fact.heading for fact in NUMBERS}
-    if (
-        heading in numbers
-        or heading.startswith(("score", "metric."))
-        or {float} <= found <= {int, float}
-    ):
-        kind = float
-    elif found == {bool}:
-        kind = bool
-    elif found == {int} and all(_fits(cell) for cell in cells):
-        kind = int
-    return Typed(heading=heading, kind=kind, cells=tuple(_cell_of(cell, kind) for cell in cells))
+def _is_measured(heading: str) -> bool:
+    return heading in _NUMBER_HEADINGS or heading.startswith(("score", "metric."))
+
+
+def _alike(heading: str, cells: Sequence[object]) -> list[Cell]:
+    """Cells of the narrowest type that holds them all; texts where types are mixed."""
+    kinds = {type(cell) for cell in cells if cell is not None}
+    if _is_measured(heading) or {float} <= kinds <= {int, float}:
+        return [float(cell) if isinstance(cell, int | float) else None for cell in cells]
+    if kinds == {bool} or (kinds == {int} and all(map(_fits, cells))):
+        return [cell if isinstance(cell, int) else None for cell in cells]
+    return [None if cell is None else str(cell) for cell in cells]
 
 
 def _fits(cell: object) -> bool:
-    return cell is None or (isinstance(cell, int) and -MOST <= cell < MOST)
-
-
-def _cell_of(cell: object, kind: type) -> Cell:
-    match cell:
-        case None:
-            return None
-        case bool() | int() | float() if kind is not str:
-            return float(cell) if kind is float else cell
-        case _:
-            return str(cell)
-
-
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\n")
-_NUMBERS = (bool, int, float)
+    """Whether a whole number has a place in 64 bits."""
+    return not isinstance(cell, int) or -(2**63) <= cell < 2**63
 
 
 def write_jsonl(documents: Sequence[Document], out: BinaryIO) -> None:
@@ -201,11 +214,18 @@ def write_csv(documents: Sequence[Document], out: BinaryIO) -> None:
     text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
     columns = columns_of(documents)
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow([_defused(column.heading) for column in columns])
-    for row in zip(*(column.cells for column in columns), strict=True):
-        rows.writerow([_cell(cell) for cell in row])
+    rows.writerow(map(_defused, columns))
+    rows.writerows(map(_defused, row) for row in zip(*columns.values(), strict=True))
     text.flush()
     text.detach()
+
+
+def _defused(cell: Cell) -> Cell:
+    """A text that no program runs, and with one kind of line ends, which is quoted."""
+    if not isinstance(cell, str):
+        return cell
+    text = "\n".join(cell.splitlines()) if "\r" in cell else cell
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
 
 
 def write_parquet(documents: Sequence[Document], out: BinaryIO) -> None:
@@ -218,35 +238,16 @@ def write_parquet(documents: Sequence[Document], out: BinaryIO) -> None:
             "Parquet is written by pyarrow, which is not installed: "
             'pip install "cclsearch[parquet]", or use --format csv'
         ) from error
-    kinds = {
-        bool: pyarrow.bool_(),
-        int: pyarrow.int64(),
-        float: pyarrow.float64(),
-        str: pyarrow.string(),
-    }
     columns = columns_of(documents)
-    table = pyarrow.table(
-        [pyarrow.array(_plain(column.cells), kinds[column.kind]) for column in columns],
-        names=[column.heading for column in columns],
-    )
-    pyarrow.parquet.write_table(table, out)
+    arrays = []
+    for heading, cells in columns.items():
+        array = pyarrow.array(map(_unicode, cells))
+        if array.type == pyarrow.null():
+            array = array.cast(pyarrow.float64() if _is_measured(heading) else pyarrow.string())
+        arrays.append(array)
+    pyarrow.parquet.write_table(pyarrow.table(arrays, names=[*columns]), out)
 
 
-def _plain(cells: Sequence[Cell]) -> list[Cell]:
-    """Texts without what is no Unicode, which Parquet does not hold."""
-    return [
-        cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell
-        for cell in cells
-    ]
-
-
-def _cell(cell: Cell) -> str:
-    if cell is None:
-        return ""
-    return repr(cell) if isinstance(cell, _NUMBERS) else _defused(cell)
-
-
-def _defused(text: str) -> str:
-    """A text that no program runs, and with one kind of line ends, which is quoted."""
-    text = "\n".join(text.splitlines()) if "\r" in text else text
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+def _unicode(cell: Cell) -> Cell:
+    """A text without what is not Unicode, which Parquet does not hold."""
+    return cell.encode("utf-8", "backslashreplace").decode() if isinstance(cell, str) else cell

@@ -20,8 +20,7 @@ from search.report.explored import are_too_many, repeat_costs, repeat_spreads, s
 from search.service.api.trials import attachment
 from search.service.data import disturbed_trials
 from search.service.pages.base import OneStudy
-from search.transfer.ccl_bench import trial_documents
-from search.transfer.tables import StudyExport, write_csv
+from search.transfer.tables import StudyExport, trial_documents, write_csv
 from search.views.document import metric_words
 from search.views.format import author, centre_words, one_line, support_words
 from search.views.machine import Disturbed

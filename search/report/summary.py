@@ -167,9 +167,15 @@ def _failure_lines(history: History) -> Iterator[Line]:
     failures = [(t.ordinal, t.outcome) for t in history if isinstance(t.outcome, Failed)]
     for kind, count in Counter(failed.kind for _, failed in failures).most_common():
         ordinal, first = next((n, failed) for n, failed in failures if failed.kind is kind)
-        whose = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
-        cause = one_line(first.message, CAUSE_CHARS)
-        yield "failed", f"{count} {kind}{whose}; first in trial {ordinal}: {cause}"
+        yield "failed", failures_words(count, ordinal, first)
+
+
+def failures_words(count: int, ordinal: int, first: Failed) -> str:
+    """How many trials failed as this one did, the first of them, and its cause."""
+    ours = first.kind is FailureKind.INFRASTRUCTURE
+    whose = ", not the configuration's fault" if ours else ""
+    cause = one_line(first.message, CAUSE_CHARS)
+    return f"{count} {first.kind}{whose}; first in trial {ordinal}: {cause}"
 
 
 def _left_out_words(record: StudyRecord) -> str | None:

@@ -204,19 +204,7 @@ class PlainProgress:
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Print the outcome of a repeat launch."""
-        outcome = repeat.outcome
-        if isinstance(outcome, Failed):
-            went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
-        else:
-            step_time_s = outcome.metric("step_time")
-            went = (
-                f"step_time {format_number(step_time_s)} s"
-                if step_time_s is not None
-                else "measured"
-            )
-            went += _in_parentheses(caveats(outcome))
-        what_for = PURPOSES[repeat.purpose]
-        self._say(f"trial {repeat.ordinal} repeated {what_for}, round {repeat.round + 1}: {went}")
+        self._say(repeat_line(repeat))
 
     def race_decided(self, race: Race) -> None:
         """Print which trial leads after a comparison."""
@@ -244,6 +232,19 @@ def trial_line(trial: Trial, history: History) -> str:
     return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
 
 
+def repeat_line(repeat: Repeat) -> str:
+    """Ordinal, purpose, round and outcome of a repeat launch on one line."""
+    outcome = repeat.outcome
+    if isinstance(outcome, Failed):
+        went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
+    else:
+        step_time_s = outcome.metric("step_time")
+        went = "measured" if step_time_s is None else f"step_time {format_number(step_time_s)} s"
+        went += _in_parentheses(caveats(outcome))
+    what_for = PURPOSES[repeat.purpose]
+    return f"trial {repeat.ordinal} repeated {what_for}, round {repeat.round + 1}: {went}"
+
+
 def result_words(trial: Trial, history: History) -> str:
     """What a trial reached, with its launches where there are several; empty without a score."""
     found = trial_spread(trial, history)
@@ -257,7 +258,7 @@ def _in_parentheses(words: Sequence[str]) -> str:
 
 
 class JsonProgress:
-    """One JSON object per event, one per line."""
+    """One JSON object per event, one per line; `words` are what `PlainProgress` prints of it."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
@@ -297,12 +298,19 @@ class JsonProgress:
             "trial_finished",
             **trial_facts(trial, trial_spread(trial, history)),
             best=best.ordinal if best is not None else None,
+            words=trial_line(trial, history),
         )
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
         """Print the standard deviation of a round's log ratio, and the ratio that is detectable."""
         ratio = detectable(noise, claim_rule(measure))
-        self._say("noise_measured", sd=noise.sd, freedom=noise.freedom, detectable=ratio)
+        self._say(
+            "noise_measured",
+            sd=noise.sd,
+            freedom=noise.freedom,
+            detectable=ratio,
+            words=noise_words(noise, measure),
+        )
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Print the outcome of a repeat launch."""
@@ -313,11 +321,12 @@ class JsonProgress:
             series=repeat.series,
             round=repeat.round,
             **outcome_facts(repeat.outcome),
+            words=repeat_line(repeat),
         )
 
     def race_decided(self, race: Race) -> None:
         """Print the verdict on a challenger."""
-        self._say("race_decided", **json.loads(to_json(race)))
+        self._say("race_decided", **json.loads(to_json(race)), words=race_words(race))
 
     def notice(self, words: str) -> None:
         """Print the notice."""

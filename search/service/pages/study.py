@@ -1,8 +1,8 @@
 """The page of all studies and the page of one study, which follows its search."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
 from urllib.parse import urlencode
@@ -10,26 +10,19 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import RedirectResponse
-from markupsafe import Markup
 from pydantic import BaseModel, ValidationError
 
 from evaluator.objective import scoring_of
-from evaluator.timing.decision import Noise
-from records.codec import from_json, utc_now
-from records.errors import CodecError, StudyError, shown
+from records.codec import utc_now
+from records.errors import StudyError, shown
 from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import Measure, Value
-from records.trial import Failed, FailureKind, History, Purpose
+from records.trial import Failed, History
 from search.loop.budget import cost_usd, with_price
-from search.loop.leader import Race
 from search.loop.study_result import final_result
-from search.report.explored import (
-    draw_history,
-)
 from search.report.question import question_facts, work_facts
-from search.report.summary import Line, StudyRecord, result_lines
+from search.report.summary import Line, StudyRecord, failures_words, result_lines
 from search.service.access import Reader, Submitter, TheService
 from search.service.api.studies import (
     MoreTrials,
@@ -40,13 +33,11 @@ from search.service.api.studies import (
     study_full,
     study_page,
 )
+from search.service.data import MOST_MARKS
 from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
-from search.service.service import Service
-from search.views.charts import sparkline
-from search.views.format import format_count, format_elapsed, format_number, one_line
+from search.views.format import format_elapsed, one_line, read_instant
 from search.views.study import (
-    PURPOSES,
     front_words,
     noise_words,
     objective_words,
@@ -58,66 +49,24 @@ router = APIRouter(include_in_schema=False)
 
 ON_A_PAGE = 25
 STATUSES = get_args(Status)
-CAUSE_CHARS = 300
 MOST_RACES = 50
-MOST_MARKS = 600
 TAIL_BYTES = 1 << 18
 MOST_EVENTS, SHOWN_EVENTS = 200, 60
 WORDS_CHARS = 400
-JUDGED = frozenset({"noise", "race"})
 MORE_TRIALS = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """How much of something that a budget limits is used, as text and as a share."""
-
-    name: str
-    used: str
-    most: str | None = None
-    share: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
-    """Trials that failed in one way, and the first of them with its cause."""
-
-    kind: str
-    count: int
-    first: int
-    cause: str
-    is_ours: bool
-    """Whether it was not the configuration's fault."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningTrial:
-    """A trial under way: who proposed it and why, what it sets, how far its launch is."""
-
-    ordinal: int
-    author: str = ""
-    rationale: str = ""
-    config: Mapping[str, Value] = field(default_factory=dict)
-    phase: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
-    """An event as text; `kind` is what it is about, `tone` how it is shown."""
-
-    kind: str
-    words: str
-    tone: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveStatus:
-    """What is under way, the latest events with the newest first, and where the file ends."""
-
-    running: tuple[RunningTrial, ...] = ()
-    repeating: str = ""
-    events: tuple[EventLine, ...] = ()
-    end: int = 0
+KINDS: Mapping[str, str] = {
+    "study_started": "search",
+    "trial_started": "proposal",
+    "trial_finished": "trial",
+    "repeat_finished": "repeat",
+    "noise_measured": "noise",
+    "race_decided": "race",
+    "notice": "notice",
+    "finished": "search",
+}
+"""What events are about; others are not listed."""
 
 
 class Event(BaseModel):
@@ -130,21 +79,56 @@ class Event(BaseModel):
     config: dict[str, bool | int | float | str] | None = None
     phase: str = ""
     why: str = ""
-    score: float | None = None
-    unit: str | None = None
     status: str = ""
-    failure_kind: str | None = None
-    message: str | None = None
     best: int | None = None
-    broken_limits: list[str] = []
-    caveats: list[str] = []
-    metrics: dict[str, float] | None = None
-    purpose: str = ""
-    round: int = 0
     words: str = ""
     stop_reason: str = ""
-    sd: float | None = None
-    freedom: int = 1
+
+    @property
+    def line(self) -> str:
+        """The event as text: the line of the terminal, where it prints one."""
+        match self.event:
+            case "study_started":
+                return self.why or "the search began"
+            case "trial_started":
+                why = f": {self.rationale}" if self.rationale else ""
+                return f"trial {self.ordinal} is proposed by {self.author}{why}"
+            case "finished":
+                return f"the search ended: {self.stop_reason}"
+            case _:
+                return self.words
+
+    @property
+    def tone(self) -> str:
+        """How it is shown."""
+        if self.event == "notice":
+            return "hold"
+        if self.event == "trial_finished" and self.status == "failed":
+            return "bad"
+        leads = self.event == "trial_finished" and self.best == self.ordinal
+        return "good" if leads or self.event == "finished" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLine:
+    """An event as text; `kind` is what it is about, `tone` how it is shown."""
+
+    kind: str
+    words: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveStatus:
+    """What is under way, the latest events with the newest first, and where the file ends.
+
+    Each of `running` is what a trial under way said last in each field of `Event`.
+    """
+
+    running: tuple[Event, ...] = ()
+    repeating: str = ""
+    events: tuple[EventLine, ...] = ()
+    end: int = 0
 
 
 @router.get("/studies")
@@ -166,7 +150,10 @@ def studies_page(
         request,
         "studies.html",
         found=found,
-        sparks={each.id: _spark(each.id, service) for each in found.items},
+        sparks={
+            each.id: drawing(service.explored.spark(service.study(each.id), service.records))
+            for each in found.items
+        },
         limit=ON_A_PAGE,
         text=text,
         chosen=status,
@@ -182,9 +169,9 @@ def one_study_page(at: OneStudy) -> Response:
     found = study_full(row, at.service)
     events = at.service.events(row.id)
     goes_on = found.status in UNDER_WAY
-    now = live_status(events, row.study.measure)
+    now = live_status(events)
     judged = _judged_lines(row) or tuple(
-        (each.kind, each.words) for each in reversed(now.events) if each.kind in JUDGED
+        (each.kind, each.words) for each in reversed(now.events) if each.kind in {"noise", "race"}
     )
     return at.page(
         "study.html",
@@ -197,7 +184,7 @@ def one_study_page(at: OneStudy) -> Response:
         asked=objective_words(row.study),
         work=tuple(work_facts(row.study)),
         question=tuple(question_facts(row.study, row.strategy, scoring_of(row.study))),
-        chart=_history_drawing(row, at.service),
+        chart=drawing(at.service.explored.drawing(row, records)),
         spent=tuple(_spent(row, records, is_over=not goes_on)),
         failures=tuple(_failures(row, records)),
         models=[use_words(use, row.study.llm) for use in records.model_uses(row.id)],
@@ -231,11 +218,11 @@ async def resume_from_page(
     return RedirectResponse(f"/studies/{study_id}", status_code=303)
 
 
-def live_status(path: Path, measure: Measure) -> LiveStatus:
+def live_status(path: Path) -> LiveStatus:
     """Read the last events in a file; empty where there is none."""
     lines, end = _tail(path)
-    running: dict[int, RunningTrial] = {}
-    events: list[EventLine] = []
+    running: dict[int, Event] = {}
+    events = deque[EventLine](maxlen=MOST_EVENTS)
     repeating = ""
     for line in lines:
         try:
@@ -244,49 +231,41 @@ def live_status(path: Path, measure: Measure) -> LiveStatus:
             continue  # a library printed it
         repeating = _repeating(event, repeating)
         _follow(event, running)
-        events += _event_lines(event, line, measure)
+        kind, words = KINDS.get(event.event), one_line(event.line, WORDS_CHARS)
+        if kind is not None and words:
+            events.appendleft(EventLine(kind=kind, words=words, tone=event.tone))
     return LiveStatus(
-        running=tuple(running.values()),
-        repeating=repeating,
-        events=tuple(reversed(events[-MOST_EVENTS:])),
-        end=end,
+        running=tuple(running.values()), repeating=repeating, events=tuple(events), end=end
     )
 
 
-def _spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[Spent]:
+def _spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[dict[str, object]]:
     """Yield what the search used so far of its budget."""
     budget, counts, uses = row.study.budget, records.counts(row.id), records.model_uses(row.id)
-    for name, used, most in (
-        ("trials", counts.trials, budget.trials),
-        ("launches", counts.launches, budget.launch_limit),
-    ):
-        yield Spent(name=name, used=str(used), most=str(most), share=used / most)
+    yield _share("trials", counts.trials, budget.trials)
+    yield _share("launches", counts.launches, budget.launch_limit)
     elapsed_s = _elapsed_s(row, records, is_over=is_over)
     if elapsed_s is not None:
-        most_s = budget.max_wall_s
-        yield Spent(
-            name="time",
-            used=format_elapsed(elapsed_s),
-            most=None if most_s is None else format_elapsed(most_s),
-            share=None if most_s is None else elapsed_s / most_s,
-        )
+        yield _share("time", elapsed_s, budget.max_wall_s, format_elapsed)
     if uses or budget.max_tokens is not None:
-        tokens, most_tokens = sum(use.usage.tokens for use in uses), budget.max_tokens
-        yield Spent(
-            name="tokens",
-            used=format_count(tokens, "token"),
-            most=None if most_tokens is None else str(most_tokens),
-            share=tokens / most_tokens if most_tokens else None,
-        )
-    llm, most_usd = row.study.llm, budget.max_cost_usd
-    if with_price(llm).price is not None and (uses or most_usd is not None):
+        tokens = sum(use.usage.tokens for use in uses)
+        yield _share("tokens", tokens, budget.max_tokens)
+    llm = row.study.llm
+    if with_price(llm).price is not None and (uses or budget.max_cost_usd is not None):
         spent_usd = sum(cost_usd(use.usage, use.model, llm) or 0.0 for use in uses)
-        yield Spent(
-            name="cost",
-            used=f"{spent_usd:.4g} USD",
-            most=None if most_usd is None else f"{most_usd:g} USD",
-            share=spent_usd / most_usd if most_usd else None,
-        )
+        yield _share("cost", spent_usd, budget.max_cost_usd, lambda usd: f"{usd:.4g} USD")
+
+
+def _share(
+    name: str, used: float, most: float | None, words: Callable[[float], str] = str
+) -> dict[str, object]:
+    """Return how much of something that a budget limits is used, as text and as a share."""
+    return {
+        "name": name,
+        "used": words(used),
+        "most": None if most is None else words(most),
+        "share": used / most if most else None,
+    }
 
 
 def _elapsed_s(row: StudyRow, records: Store, *, is_over: bool) -> float | None:
@@ -294,27 +273,19 @@ def _elapsed_s(row: StudyRow, records: Store, *, is_over: bool) -> float | None:
     first, latest = records.trial(row.id, 0), records.latest(row.id, 1)
     if first is None or not latest:
         return None
-    try:
-        start = datetime.fromisoformat(first.started_at)
-        end = datetime.fromisoformat(latest[0].ended_at if is_over else utc_now())
-    except ValueError:
+    start = read_instant(first.started_at)
+    end = read_instant(latest[0].ended_at if is_over else utc_now())
+    if start is None or end is None or end <= start:
         return None
-    start, end = (at.replace(tzinfo=at.tzinfo or UTC) for at in (start, end))
-    return (end - start).total_seconds() if end > start else None
+    return (end - start).total_seconds()
 
 
-def _failures(row: StudyRow, records: Store) -> Iterator[Failures]:
-    """Yield the kinds of failures, the most frequent first."""
+def _failures(row: StudyRow, records: Store) -> Iterator[tuple[int, str]]:
+    """Yield the first trial of each kind of failure with how many there are, the most first."""
     for kind, count in records.failures(row.id).items():
         (first, *_), _ = records.trial_page(row.id, TrialQuery(kind=kind, limit=1))
         if isinstance(first.outcome, Failed):
-            yield Failures(
-                kind=kind.value.replace("_", " "),
-                count=count,
-                first=first.ordinal,
-                cause=one_line(first.outcome.message, CAUSE_CHARS),
-                is_ours=kind is FailureKind.INFRASTRUCTURE,
-            )
+            yield first.ordinal, failures_words(count, first.ordinal, first.outcome)
 
 
 def _found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
@@ -352,34 +323,6 @@ def _judged_lines(row: StudyRow) -> tuple[Line, ...]:
     )
 
 
-def _spark(study_id: str, service: Service) -> Markup | None:
-    """Draw the best so far of a study in the height of a line."""
-    row = service.study(study_id)
-
-    def draw() -> str:
-        try:
-            history = service.explored.history(row, service.records)
-        except StudyError:  # an imported record may name metrics that are unknown here
-            return ""
-        steps = [(each.ordinal, each.value) for each in history.best_so_far]
-        return sparkline(steps, history.total - 1, lower_is_better=history.axis.lower_is_better)
-
-    stamp = service.records.stamp(study_id)
-    return drawing(service.drawings.get((study_id, "spark"), stamp, draw))
-
-
-def _history_drawing(row: StudyRow, service: Service) -> Markup | None:
-    """Draw the history of a study, again only when its records have changed."""
-
-    def draw() -> str:
-        return draw_history(
-            service.explored.history(row, service.records), MOST_MARKS, f"/studies/{row.id}/trials/"
-        )
-
-    stamp = service.records.stamp(row.id)
-    return drawing(service.drawings.get((row.id, "history"), stamp, draw))
-
-
 def _tail(path: Path) -> tuple[Sequence[bytes], int]:
     """Return the last whole lines of a file, and the offset behind them."""
     try:
@@ -395,97 +338,29 @@ def _tail(path: Path) -> tuple[Sequence[bytes], int]:
     return (lines[1:] if start else lines), start + len(whole) + len(newline)
 
 
-def _follow(event: Event, running: dict[int, RunningTrial]) -> None:
+def _follow(event: Event, running: dict[int, Event]) -> None:
     """Update the trials under way with one more event."""
     if event.event in {"study_started", "finished"}:
         running.clear()
     if event.ordinal is None:
         return
-    known = running.get(event.ordinal)
-    match event.event:
-        case "trial_started":
-            running[event.ordinal] = RunningTrial(
-                ordinal=event.ordinal, author=event.author, rationale=event.rationale
-            )
-        case "config_decided" if known is not None:
-            running[event.ordinal] = replace(known, config=event.config or {})
-        case "phase" if known is not None:
-            running[event.ordinal] = replace(known, phase=event.phase)
-        case "trial_finished":
-            running.pop(event.ordinal, None)
-        case _:
-            pass
+    if event.event == "trial_started":
+        running[event.ordinal] = event
+    elif event.event == "trial_finished":
+        running.pop(event.ordinal, None)
+    elif event.ordinal in running and event.event in {"config_decided", "phase"}:
+        told = event.model_dump(include={"config", "phase"}, exclude_unset=True)
+        running[event.ordinal] = running[event.ordinal].model_copy(update=told)
 
 
 def _repeating(event: Event, before: str) -> str:
     """Return which launch is being repeated now; empty for none."""
     match event.event:
         case "repeat_finished":
-            return f"the launch of trial {event.ordinal} is repeated, {_purpose(event)}"
+            return event.words
         case "phase" if event.ordinal is None:
             return before or "launches of the leading trials are repeated"
         case "trial_started" | "race_decided" | "noise_measured" | "study_started" | "finished":
             return ""
         case _:
             return before
-
-
-def _event_lines(event: Event, line: bytes, measure: Measure) -> Iterator[EventLine]:
-    match event.event:
-        case "study_started":
-            yield EventLine(
-                kind="search", words=one_line(event.why, WORDS_CHARS) or "the search began"
-            )
-        case "trial_started":
-            why = f": {event.rationale}" if event.rationale else ""
-            words = f"trial {event.ordinal} is proposed by {event.author}{why}"
-            yield EventLine(kind="proposal", words=one_line(words, WORDS_CHARS))
-        case "trial_finished":
-            yield _ended(event)
-        case "repeat_finished":
-            went = f"FAILED {event.failure_kind}" if event.status == "failed" else _step_time(event)
-            words = f"trial {event.ordinal}, {_purpose(event)}, round {event.round + 1}"
-            yield EventLine(kind="repeat", words=f"{words}: {went}")
-        case "noise_measured" if event.sd is not None:
-            noise = Noise(sd=event.sd, freedom=event.freedom)
-            yield EventLine(kind="noise", words=noise_words(noise, measure))
-        case "race_decided":
-            yield from _raced(line)
-        case "finished":
-            words = f"the search ended: {event.stop_reason}"
-            yield EventLine(kind="search", words=one_line(words, WORDS_CHARS), tone="good")
-        case "notice":
-            yield EventLine(kind="notice", words=one_line(event.words, WORDS_CHARS), tone="hold")
-        case _:
-            pass
-
-
-def _ended(event: Event) -> EventLine:
-    head = f"trial {event.ordinal}"
-    if event.status == "failed" or event.score is None:
-        cause = one_line(event.message or "", WORDS_CHARS)
-        return EventLine(
-            kind="trial", words=f"{head} FAILED {event.failure_kind}: {cause}", tone="bad"
-        )
-    value = f"{format_number(event.score)} {event.unit or ''}".rstrip()
-    leads = event.best == event.ordinal
-    more = "; ".join([*event.broken_limits, *event.caveats])
-    words = f"{head}: {value}{', best so far' if leads else ''}{f' ({more})' if more else ''}"
-    return EventLine(kind="trial", words=one_line(words, WORDS_CHARS), tone="good" if leads else "")
-
-
-def _raced(line: bytes) -> Iterator[EventLine]:
-    try:
-        race = from_json(Race, line.decode("utf-8", "replace"))
-    except CodecError:
-        return
-    yield EventLine(kind="race", words=race_words(race))
-
-
-def _step_time(event: Event) -> str:
-    found = (event.metrics or {}).get("step_time")
-    return "measured" if found is None else f"step_time {format_number(found)} s"
-
-
-def _purpose(event: Event) -> str:
-    return PURPOSES[Purpose(event.purpose)] if event.purpose in [*Purpose] else "once more"

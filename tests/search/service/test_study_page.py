@@ -60,7 +60,7 @@ def test_what_a_study_found_counts_no_more_once_it_went_on(served):
 def test_failures_are_told_by_kind_with_the_first_cause(client):
     page = get(client, f"/studies/{FAILED}")
 
-    assert "out of memory, 2 trials" in facts(page, "failures")
+    assert "2 out_of_memory; first in trial 0" in facts(page, "failures")
     assert "it broke <img src=x onerror=alert(1)>" in facts(page, "failures")
     assert f"/studies/{FAILED}/trials/0" in links(page).values()
     assert "no configuration could be measured" in facts(page, "best")

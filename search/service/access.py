@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Annotated
 from urllib.parse import parse_qsl, quote, urlencode
@@ -37,43 +36,33 @@ MOST_PLACE_CHARS = 2000
 MOST_FIELDS = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused; `wait_s` is when to try again, where that helps."""
-
-    status: int
-    words: str
-    wait_s: int | None = None
-
-
-def refusal_of(scope: Scope, config: ServiceConfig) -> Refusal | None:
+def refusal_of(scope: Scope, config: ServiceConfig) -> HTTPException | None:
     """Return what is wrong with the head of a request, for any caller; None where nothing is."""
-    headers = Headers(scope=scope)
-    return next(_problems(scope, headers, config), None)
+    return next(_problems(scope, Headers(scope=scope), config), None)
 
 
-def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator[Refusal]:
+def _problems(scope: Scope, headers: Headers, config: ServiceConfig) -> Iterator[HTTPException]:
     """Yield the problems; only the first one counts."""
     if len(scope["raw_path"]) + len(scope["query_string"]) > MOST_ADDRESS_BYTES:
-        yield Refusal(414, f"the address is longer than {MOST_ADDRESS_BYTES} bytes")
+        yield HTTPException(414, f"the address is longer than {MOST_ADDRESS_BYTES} bytes")
     sizes = [len(name) + len(value) for name, value in scope["headers"]]
     if len(sizes) > MOST_HEADERS or sum(sizes) > MOST_HEADER_BYTES:
         words = f"there are more than {MOST_HEADERS} headers or {MOST_HEADER_BYTES} bytes of them"
-        yield Refusal(431, words)
+        yield HTTPException(431, words)
     for name in ONCE:
         if len(headers.getlist(name)) > 1:
-            yield Refusal(400, f"the header {name} is given twice; send it once")
+            yield HTTPException(400, f"the header {name} is given twice; send it once")
     if not is_known_host(headers.get("host", ""), config):
-        yield Refusal(
+        yield HTTPException(
             421,
             "this service does not have that name; open it by its address, or add the "
             "host under [listen] hosts",
         )
     if is_foreign(scope, headers, config):
-        yield Refusal(403, FOREIGN)
+        yield HTTPException(403, FOREIGN)
     length = headers.get("content-length", "0")
     if not (length.isdecimal() and len(length) < 20 and int(length) <= config.limits.body_bytes):
-        yield Refusal(413, f"the body is larger than {config.limits.body_bytes} bytes")
+        yield HTTPException(413, f"the body is larger than {config.limits.body_bytes} bytes")
 
 
 def is_known_host(host: str, config: ServiceConfig) -> bool:
@@ -168,19 +157,19 @@ def allows(role: Role) -> Callable[[Request], Awaitable[Caller]]:
     """Return a dependency that refuses callers below this role."""
 
     async def check(request: Request, _shown: Shown = None) -> Caller:
-        caller = caller_in(request)
-        if caller is None:
-            raise HTTPException(401, NEEDED, headers={"WWW-Authenticate": "Bearer"})
-        if caller.role < role:
-            raise HTTPException(403, too_low(caller, role))
-        return caller
+        return require_role(caller_in(request), role)
 
     return check
 
 
-def too_low(caller: Caller, role: Role) -> str:
-    """Return why a caller may not do what needs this role."""
-    return f"{caller.name} has the role {caller.role.word}; this needs the role {role.word}"
+def require_role(caller: Caller | None, role: Role) -> Caller:
+    """Return the caller; raise `HTTPException` for nobody, and below this role."""
+    if caller is None:
+        raise HTTPException(401, NEEDED, headers={"WWW-Authenticate": "Bearer"})
+    if not caller.role.includes(role):
+        words = f"{caller.name} has the role {caller.role}; this needs the role {role}"
+        raise HTTPException(403, words)
+    return caller
 
 
 async def _service(request: Request) -> Service:
@@ -195,16 +184,12 @@ Submitter = Annotated[Caller, Depends(allows(Role.SUBMIT))]
 
 def begin_session(service: Service, token: KnownToken, place: str) -> Response:
     """Redirect within the service, with a cookie that stands for this token."""
-    answer = _redirect(place)
-    answer.headers["set-cookie"] = _cookie(service, service.sessions.begin(token), LIFE_S)
-    return answer
+    return _with_cookie(_redirect(place), service, service.sessions.begin(token), LIFE_S)
 
 
 def end_session(service: Service) -> Response:
     """Redirect to the login page and remove the cookie."""
-    answer = _redirect(LOGIN)
-    answer.headers["set-cookie"] = _cookie(service, "", 0)
-    return answer
+    return _with_cookie(_redirect(LOGIN), service, "", 0)
 
 
 def redirect_to_login(scope: Scope, *, failed: bool = False) -> Response:
@@ -217,16 +202,12 @@ def redirect_to_login(scope: Scope, *, failed: bool = False) -> Response:
 
 def token_in_link(scope: Scope) -> str | None:
     """Return the token in the address of a page, as in the link that the service prints."""
-    return dict(_fields(scope["query_string"].decode("latin-1"))).get("token")
+    return dict(_fields(scope)).get("token")
 
 
 def place_without_token(scope: Scope) -> str:
     """Return the address of a request within the service, without the token."""
-    kept = [
-        (name, value)
-        for name, value in _fields(scope["query_string"].decode("latin-1"))
-        if name != "token"
-    ]
+    kept = [(name, value) for name, value in _fields(scope) if name != "token"]
     path = quote(scope["path"], safe="/-._~!$&'()*+,;=:@")
     return local_place(path + (f"?{urlencode(kept)}" if kept else ""))
 
@@ -236,9 +217,10 @@ def local_place(asked: str) -> str:
     return asked if len(asked) <= MOST_PLACE_CHARS and LOCAL.fullmatch(asked) else "/"
 
 
-def _fields(text: str) -> list[tuple[str, str]]:
+def _fields(scope: Scope) -> list[tuple[str, str]]:
+    query = scope["query_string"].decode("latin-1")
     try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        return parse_qsl(query, keep_blank_values=True, max_num_fields=MOST_FIELDS)
     except ValueError as error:
         raise HTTPException(400, "there are too many fields") from error
 
@@ -248,9 +230,9 @@ def _redirect(place: str) -> Response:
     return RedirectResponse(place, status_code=303, headers={"referrer-policy": "no-referrer"})
 
 
-def _cookie(service: Service, value: str, life_s: int) -> str:
-    secure = "; Secure" if service.config.listen.https else ""
-    return (
-        f"{service.config.listen.cookie_name}={value}; Path=/; Max-Age={life_s}; HttpOnly; "
-        f"SameSite=Strict{secure}"
+def _with_cookie(answer: Response, service: Service, value: str, life_s: int) -> Response:
+    listen = service.config.listen
+    answer.set_cookie(
+        listen.cookie_name, value, life_s, secure=listen.https, httponly=True, samesite="strict"
     )
+    return answer

@@ -1,11 +1,9 @@
 """The service as a FastAPI application: its routes, its errors, and running it until stopped."""
 
-import fcntl
-import os
 import shlex
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,8 +30,8 @@ from search.service.api import health as health_routes
 from search.service.api import studies as studies_routes
 from search.service.api import trials as trials_routes
 from search.service.auth import (
-    ROLES,
     KnownToken,
+    Role,
     Sessions,
     digest_of,
     load_key,
@@ -41,8 +39,8 @@ from search.service.auth import (
     new_token,
 )
 from search.service.config import Listen, ServiceConfig, read_config
-from search.service.data import BusyError
 from search.service.guard import Guard
+from search.service.limits import TooManyError
 from search.service.pages import base as base_pages
 from search.service.pages import compare as compare_pages
 from search.service.pages import explore as explore_pages
@@ -53,14 +51,13 @@ from search.service.pages import trial as trial_pages
 from search.service.pages import trials as trials_pages
 from search.service.pages.base import error_page
 from search.service.queue import RunTable, State
-from search.service.runner import Scheduler, no_deliveries, table_path
+from search.service.runner import Scheduler, claim, no_deliveries, table_path
 from search.service.server import allow_many_files, listening, log_plainly, server_of
 from search.service.service import (
     ConflictError,
     ForbiddenError,
     MissingError,
     Service,
-    TooManyError,
     check_offered,
 )
 from search.service.webhooks import WebhookSender
@@ -103,6 +100,20 @@ ROUTES = (
 )
 
 
+STATUSES: Mapping[type, int] = {
+    ForbiddenError: 403,
+    MissingError: 404,
+    ConflictError: 409,
+    StoreBusy: 409,
+    TooManyError: 429,
+    WriterBusy: 503,
+    StoreError: 503,
+    EnvironmentFault: 503,
+    CclsearchError: 422,
+}
+"""The status for each of our errors; the closest base of an error counts."""
+
+
 class Problem(BaseModel):
     """Why a request failed."""
 
@@ -126,7 +137,8 @@ def answer_errors(app: FastAPI) -> None:
 
 
 async def _ours(request: Request, error: Exception) -> Response:
-    return _answer(request, _status(error), str(error))
+    status = next(STATUSES[kind] for kind in type(error).mro() if kind in STATUSES)
+    return _answer(request, status, str(error))
 
 
 async def _refused(request: Request, error: Exception) -> Response:
@@ -171,24 +183,6 @@ def _answer(
     return JSONResponse({"error": words}, status, headers)
 
 
-def _status(error: Exception) -> int:
-    match error:
-        case ForbiddenError():
-            return 403
-        case MissingError():
-            return 404
-        case WriterBusy():
-            return 503
-        case ConflictError() | StoreBusy():
-            return 409
-        case TooManyError() | BusyError():
-            return 429
-        case StoreError() | EnvironmentFault():
-            return 503
-        case _:
-            return 422
-
-
 def app_of(service: Service) -> Guard:
     """Return the application of a service, which runs the queue."""
 
@@ -221,10 +215,10 @@ def app_of(service: Service) -> Guard:
 def print_new_token(text: str) -> None:
     """Print a new token, and the configuration that makes the service accept it."""
     name, colon, role = text.rpartition(":")
-    if not colon or role not in ROLES:
-        raise StudyError(f"--new-token {text!r} is not NAME:ROLE; the roles are {', '.join(ROLES)}")
+    if not colon or role not in [*Role]:
+        raise StudyError(f"--new-token {text!r} is not NAME:ROLE; the roles are {', '.join(Role)}")
     token = new_token()
-    known = KnownToken(name=name, role=role, sha256=digest_of(token))
+    known = KnownToken(name=name, role=Role(role), sha256=digest_of(token))
     typer.echo(f"token, shown only now: {token}", err=True)
     typer.echo(f'[[token]]\nname = "{known.name}"\nrole = "{role}"\nsha256 = "{known.sha256}"')
 
@@ -303,16 +297,13 @@ def _link(listen: Listen, token: str | None) -> str:
 @contextmanager
 def lock_store(root: Path) -> Iterator[None]:
     """Lock a store for this service; the lock ends with the process."""
-    try:
-        (root / "service").mkdir(parents=True, exist_ok=True)
-        handle = os.open(root / "service" / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(f"cannot use {root / 'service'}: {error.strerror}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise StoreBusy(f"another service serves {root}; stop it, or use its link") from error
-    try:
+    folder = root / "service"
+    with ExitStack() as held:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = held.enter_context(claim(folder / "lock"))
+        except OSError as error:
+            raise StoreError(f"cannot use {folder}: {error.strerror}") from error
+        if handle is None:
+            raise StoreBusy(f"another service serves {root}; stop it, or use its link")
         yield
-    finally:
-        os.close(handle)

@@ -8,7 +8,7 @@ import time
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
@@ -19,45 +19,17 @@ KEY_BYTES = 32
 SHAPE = re.compile(r"([0-9]{1,12})\.([0-9a-f]{64})\.([0-9a-f]{2,128})")
 
 
-class Role(IntEnum):
+class Role(StrEnum):
     """What a token allows; each role may do what those before it may."""
 
-    READ = 1
-    SUBMIT = 2
-    ADMIN = 3
+    READ = "read"
+    SUBMIT = "submit"
+    ADMIN = "admin"
 
-    @property
-    def word(self) -> str:
-        """Its name as it is configured and shown."""
-        return self.name.lower()
-
-
-ROLES = {role.word: role for role in Role}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnownToken:
-    """A token that the service accepts: only its SHA-256 is kept."""
-
-    __pydantic_config__ = STRICT
-
-    name: str
-    role: str
-    sha256: str
-
-    def __post_init__(self) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", self.name):
-            raise StudyError(f"[[token]] name {self.name!r} is not a word of letters and digits")
-        if self.role not in ROLES:
-            known = ", ".join(ROLES)
-            raise StudyError(f"[[token]] role {self.role!r} is unknown; known are {known}")
-        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
-            raise StudyError(f"[[token]] sha256 of {self.name!r} is not a SHA-256 in hex")
-
-    @property
-    def caller(self) -> "Caller":
-        """The caller who has it."""
-        return Caller(name=self.name, role=ROLES[self.role])
+    def includes(self, other: "Role") -> bool:
+        """Return whether this role may do what `other` may."""
+        order = list(Role)
+        return order.index(self) >= order.index(other)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +41,23 @@ class Caller:
 
     def may_change(self, owner: str) -> bool:
         """Return whether this caller may cancel or resume what `owner` submitted."""
-        return self.role is Role.ADMIN or (self.role >= Role.SUBMIT and self.name == owner)
+        is_own = self.role.includes(Role.SUBMIT) and self.name == owner
+        return self.role is Role.ADMIN or is_own
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownToken(Caller):
+    """The token of a caller that the service accepts: only its SHA-256 is kept."""
+
+    __pydantic_config__ = STRICT
+
+    sha256: str
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}", self.name):
+            raise StudyError(f"[[token]] name {self.name!r} is not a word of letters and digits")
+        if not re.fullmatch("[0-9a-f]{64}", self.sha256):
+            raise StudyError(f"[[token]] sha256 of {self.name!r} is not a SHA-256 in hex")
 
 
 def new_token() -> str:
@@ -84,7 +72,7 @@ def digest_of(token: str) -> str:
 
 def local_token(token: str) -> KnownToken:
     """Return the token of this machine's user, who may do everything."""
-    return KnownToken(name="local", role=Role.ADMIN.word, sha256=digest_of(token))
+    return KnownToken(name="local", role=Role.ADMIN, sha256=digest_of(token))
 
 
 def find_token(token: str, known: Sequence[KnownToken]) -> KnownToken | None:

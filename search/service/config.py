@@ -3,20 +3,22 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from records.codec import first_problem, from_document
-from records.errors import STRICT, StudyError, above_zero, at_least
+from records.errors import STRICT, StudyError, suggestion
 from records.files import read_text
 from search.service.auth import KnownToken
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 BUILTIN = "builtin"
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +31,7 @@ class Listen:
     __pydantic_config__ = STRICT
 
     address: str = "127.0.0.1"
-    port: int = 8765
+    port: Annotated[int, Field(ge=0, lt=1 << 16)] = 8765
     hosts: tuple[str, ...] = ()
     https: bool = False
 
@@ -41,8 +43,6 @@ class Listen:
                 f"[listen] address {self.address!r} is not an IP address; 127.0.0.1 is this "
                 "machine alone, 0.0.0.0 every network"
             ) from error
-        if not 0 <= self.port < 1 << 16:
-            raise StudyError(f"[listen] port is {self.port}; it must be from 0 to 65535")
         if foreign := next((name for name in self.hosts if not HOST.fullmatch(name)), None):
             raise StudyError(
                 f"[listen] hosts: {foreign!r} is not a host name; give it without a port"
@@ -99,12 +99,9 @@ class OfferedEnvironment:
     __pydantic_config__ = STRICT
 
     study: str | None = None
-    parallel_studies: int = 1
+    parallel_studies: Positive = 1
     devices: str = "this machine"
     description: str = ""
-
-    def __post_init__(self) -> None:
-        at_least("environment", 1, parallel_studies=self.parallel_studies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,21 +114,14 @@ class Limits:
 
     __pydantic_config__ = STRICT
 
-    requests_per_s: float = 100.0
-    burst: int = 1000
-    body_bytes: int = 1 << 20
-    queued_studies: int = 100
-    trials: int = 200
-    cost_usd: float | None = None
-    event_streams: int = 200
-    downloads: int = 50
-
-    def __post_init__(self) -> None:
-        above_zero("limits", requests_per_s=self.requests_per_s)
-        at_least("limits", 1, burst=self.burst, body_bytes=self.body_bytes, trials=self.trials)
-        at_least("limits", 1, queued_studies=self.queued_studies)
-        at_least("limits", 1, event_streams=self.event_streams, downloads=self.downloads)
-        at_least("limits", 0, cost_usd=self.cost_usd)
+    requests_per_s: Annotated[float, Field(gt=0)] = 100.0
+    burst: Positive = 1000
+    body_bytes: Positive = 1 << 20
+    queued_studies: Positive = 100
+    trials: Positive = 200
+    cost_usd: Annotated[float, Field(ge=0)] | None = None
+    event_streams: Positive = 200
+    downloads: Positive = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +167,25 @@ def _require_different(table: str, key: str, values: Sequence[str]) -> None:
         raise StudyError(f"[[{table}]] two {table}s have the same {key}; give each a different one")
 
 
+SECTIONS: Mapping[str, type] = {
+    "listen": Listen,
+    "limits": Limits,
+    "token": KnownToken,
+    "environment": OfferedEnvironment,
+    "webhook": Webhook,
+}
+
+
+def _problem(error: ValidationError) -> str:
+    first = error.errors()[0]
+    if first["type"] != "unexpected_keyword_argument":
+        return first_problem(error)
+    *where, key = map(str, first["loc"])
+    known = fields(SECTIONS[where[0]]) if where else fields(ServiceConfig)
+    table = f"[{'.'.join(where)}] " if where else ""
+    return f"{table}unknown key {key!r}; {suggestion(key, [each.name for each in known])}"
+
+
 def read_config(path: Path | None) -> ServiceConfig:
     """Return the configuration in a TOML file, or the defaults without one."""
     if path is None:
@@ -187,6 +196,6 @@ def read_config(path: Path | None) -> ServiceConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
-        raise StudyError(f"{path}: {first_problem(error)}") from error
+        raise StudyError(f"{path}: {_problem(error)}") from error
     except (StudyError, TypeError, ValueError, RecursionError) as error:
         raise StudyError(f"{path}: {error}") from error

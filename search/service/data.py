@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import BinaryIO, Generic, Literal, TypeAlias, TypeVar
+from typing import BinaryIO, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from evaluator.metrics.base import Metric
 from evaluator.timing.screening.estimate import read_thresholds
@@ -28,22 +28,23 @@ from search.loop.learned import LearnedConstraint
 from search.report.data import learned_for
 from search.report.explored import (
     MOST_REPEATS,
-    StudyFront,
-    StudyHistory,
-    StudyKnobs,
+    draw_history,
     repeats_of,
     study_front,
     study_history,
     study_knobs,
 )
 from search.report.report import study_report
+from search.service.limits import TooManyError
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
+from search.views.charts import sparkline
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
 
 MOST_DRAWN = 16
 MOST_STUDIES = 5000
 MOST_BOARDS = 8
+MOST_MARKS = 600
 MOST_TRIALS = 20_000
 MOST_FILE_BYTES = 4 << 30
 """Size of the files that a bundle may hold."""
@@ -108,27 +109,48 @@ class _Entry(Generic[T]):
     cached: tuple[Hashable, T] | None = None
 
 
+P = ParamSpec("P")
+
+
+class StudyCache(Generic[P, T]):
+    """What `compute` returns for a study, computed again where its records have changed."""
+
+    def __init__(
+        self, compute: Callable[Concatenate[StudyRow, Store, P], T], most: int = MOST_STUDIES
+    ) -> None:
+        self._compute = compute
+        self._found = VersionedCache[T](most)
+
+    def __call__(self, row: StudyRow, records: Store, *more: P.args, **named: P.kwargs) -> T:
+        """Return the value for a study, and for what else distinguishes it."""
+        key, stamp = (row.id, more, *named.items()), records.stamp(row.id)
+        return self._found.get(key, stamp, lambda: self._compute(row, records, *more, **named))
+
+
 class ChartData:
     """The data of charts, made once for each state of the records."""
 
     def __init__(self) -> None:
-        self._histories = VersionedCache[StudyHistory](MOST_DRAWN)
-        self._fronts = VersionedCache[StudyFront](MOST_DRAWN)
-        self._knobs = VersionedCache[StudyKnobs](MOST_DRAWN)
+        self.history = StudyCache(study_history, MOST_DRAWN)
+        self.front = StudyCache(study_front, MOST_DRAWN)
+        self.knobs = StudyCache(study_knobs, MOST_DRAWN)
+        self.drawing = StudyCache(_history_drawing, MOST_DRAWN)
+        self.spark = StudyCache(_spark)
 
-    def history(self, row: StudyRow, records: Store) -> StudyHistory:
-        """See `study_history`."""
-        stamp = records.stamp(row.id)
-        return self._histories.get(row.id, stamp, lambda: study_history(row, records))
 
-    def front(self, row: StudyRow, records: Store, against: str | None = None) -> StudyFront:
-        """See `study_front`."""
-        stamp, key = records.stamp(row.id), (row.id, against)
-        return self._fronts.get(key, stamp, lambda: study_front(row, records, against))
+def _history_drawing(row: StudyRow, records: Store) -> str:
+    """Draw what every trial reached, in order."""
+    return draw_history(study_history(row, records), MOST_MARKS, f"/studies/{row.id}/trials/")
 
-    def knobs(self, row: StudyRow, records: Store) -> StudyKnobs:
-        """See `study_knobs`."""
-        return self._knobs.get(row.id, records.stamp(row.id), lambda: study_knobs(row, records))
+
+def _spark(row: StudyRow, records: Store) -> str:
+    """Draw the best so far in the height of a line; empty where that is unknown."""
+    try:
+        history = study_history(row, records)
+    except StudyError:  # an imported record may name metrics that are unknown here
+        return ""
+    steps = [(each.ordinal, each.value) for each in history.best_so_far]
+    return sparkline(steps, history.total - 1, lower_is_better=history.axis.lower_is_better)
 
 
 class LeaderboardCache:
@@ -166,10 +188,6 @@ class LeaderboardCache:
         return self._submissions.get(
             row.id, records.stamp(row.id), lambda: study_submission(row, records, known)
         )
-
-
-class BusyError(StudyError):
-    """Too many exports and reports were requested before."""
 
 
 class StudyWriter:
@@ -223,7 +241,7 @@ class StudyWriter:
         with ExitStack() as held:
             for lock, wait_s in ((self._room, 0.0), (self._turns, WAIT_S)):
                 if not lock.acquire(timeout=wait_s):
-                    raise BusyError("other exports or reports are being made; try again later")
+                    raise TooManyError("other exports or reports are being made; try again later")
                 held.callback(lock.release)
             yield
 

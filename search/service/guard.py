@@ -8,7 +8,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import Message, Receive, Scope, Send
 
 from search.service import access
-from search.service.access import SAFE_METHODS, Refusal, is_page, refusal_of, token_in
+from search.service.access import SAFE_METHODS, is_page, refusal_of, require_role, token_in
 from search.service.auth import Caller, Role, find_token
 from search.service.limits import Rates, address_of
 from search.service.service import Service
@@ -34,20 +34,6 @@ OPEN_BODY_BYTES = 1 << 14
 BODY_S = 30.0
 """Time limit for a whole body."""
 TOO_OFTEN = "too many requests; wait a second and continue more slowly"
-
-
-class BodyTooLargeError(HTTPException):
-    """A body without a length exceeded the limit."""
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(413, f"the body is larger than {most_bytes} bytes")
-
-
-class BodyTooSlowError(HTTPException):
-    """A body did not arrive in time."""
-
-    def __init__(self) -> None:
-        super().__init__(408, f"the body did not arrive within {BODY_S:g} s")
 
 
 class Guard:
@@ -77,7 +63,7 @@ class Guard:
         try:
             answer = self._answer(scope)
         except HTTPException as error:
-            answer = _refused(scope, Refusal(error.status_code, str(error.detail)))
+            answer = _refused(scope, error)
         if answer is None:
             if scope["method"] == "HEAD":
                 scope, sending = {**scope, "method": "GET"}, _head_alone(sending)
@@ -91,13 +77,12 @@ class Guard:
         """Return an immediate response; None where the request may pass."""
         refusal = refusal_of(scope, self._service.config)
         if refusal is not None:
-            return _refused(scope, refusal)
+            raise refusal
         headers = Headers(scope=scope)
-        token = access.token_of(headers, self._service)
-        caller = None if token is None else token.caller
+        caller = access.token_of(headers, self._service)
         who = address_of(scope) if caller is None else f"as {caller.name}"
         if not self._rates.allow(who):
-            return _refused(scope, Refusal(429, TOO_OFTEN, 1))
+            raise HTTPException(429, TOO_OFTEN, {"retry-after": "1"})
         scope.setdefault("state", {})["caller"] = caller
         return self._by_link(scope) or self._by_role(scope, headers, caller)
 
@@ -111,25 +96,25 @@ class Guard:
         token = find_token(shown, self._service.tokens)
         if token is not None:
             return access.begin_session(self._service, token, access.place_without_token(scope))
-        return self._too_many_wrong(scope) or access.redirect_to_login(scope, failed=True)
+        self._count_wrong_token(scope)
+        return access.redirect_to_login(scope, failed=True)
 
     def _by_role(self, scope: Scope, headers: Headers, caller: Caller | None) -> Response | None:
         path: str = scope["path"]
         if path in OPEN or path.startswith("/static/"):
             return None
         if caller is None:
-            wrong = self._too_many_wrong(scope) if token_in(headers) is not None else None
-            if wrong is not None or not is_page(path) or scope["method"] == "OPTIONS":
-                return wrong or _refused(scope, Refusal(401, access.NEEDED))
-            return access.redirect_to_login(scope)
-        if scope["method"] not in SAFE_METHODS and caller.role < Role.SUBMIT:
-            return _refused(scope, Refusal(403, access.too_low(caller, Role.SUBMIT)))
+            if token_in(headers) is not None:
+                self._count_wrong_token(scope)
+            if is_page(path) and scope["method"] != "OPTIONS":
+                return access.redirect_to_login(scope)
+        require_role(caller, Role.READ if scope["method"] in SAFE_METHODS else Role.SUBMIT)
         return None
 
-    def _too_many_wrong(self, scope: Scope) -> Response | None:
-        if self._service.wrong_tokens.allow(address_of(scope)):
-            return None
-        return _refused(scope, Refusal(429, "too many wrong tokens; wait a minute", 60))
+    def _count_wrong_token(self, scope: Scope) -> None:
+        if not self._service.wrong_tokens.allow(address_of(scope)):
+            words = "too many wrong tokens; wait a minute"
+            raise HTTPException(429, words, {"retry-after": "60"})
 
 
 class _Body:
@@ -154,11 +139,12 @@ class _Body:
             async with asyncio.timeout_at(self._until_s):
                 message = await self._receive()
         except TimeoutError as error:
-            raise BodyTooSlowError from error
+            words = f"the body did not arrive within {BODY_S:g} s"
+            raise HTTPException(408, words) from error
         self._taken += len(message.get("body", b""))
         self.is_whole = not message.get("more_body", False)
         if self._taken > self._most_bytes:
-            raise BodyTooLargeError(self._most_bytes)
+            raise HTTPException(413, f"the body is larger than {self._most_bytes} bytes")
         return message
 
     async def drop(self) -> None:
@@ -170,13 +156,11 @@ class _Body:
             return
 
 
-def _refused(scope: Scope, refusal: Refusal) -> Response:
-    headers = {} if refusal.wait_s is None else {"retry-after": str(refusal.wait_s)}
-    if refusal.status == 401:
-        headers["www-authenticate"] = "Bearer"
+def _refused(scope: Scope, refusal: HTTPException) -> Response:
+    status, words, headers = refusal.status_code, refusal.detail, refusal.headers
     if is_page(scope["path"]):
-        return PlainTextResponse(f"{refusal.words}\n", refusal.status, headers)
-    return JSONResponse({"error": refusal.words}, refusal.status, headers)
+        return PlainTextResponse(f"{words}\n", status, headers)
+    return JSONResponse({"error": words}, status, headers)
 
 
 def _with_headers(send: Send, said: dict[str, str], body: _Body) -> Send:

@@ -1,5 +1,6 @@
 """Limits of each caller: requests per second, and open streams, downloads and exports."""
 
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
@@ -9,6 +10,8 @@ from threading import Lock
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
+
+from records.errors import StudyError
 
 MOST_CALLERS = 10_000
 
@@ -53,22 +56,24 @@ def address_of(scope: Scope) -> str:
     return str(address)
 
 
+class TooManyError(StudyError):
+    """A limit of the service is reached."""
+
+
 class Slots:
     """A limited number of slots for each caller, and for all; safe in several threads."""
 
-    def __init__(self, each: int, most: int | None = None) -> None:
-        self._each, self._most = each, most
+    def __init__(self, refusal: str, each: int, most: float = math.inf) -> None:
+        self._refusal, self._each, self._most = refusal, each, most
         self._taken = Counter[str]()
         self._lock = Lock()
 
-    def take(self, who: str) -> bool:
-        """Take a slot; return whether one was free."""
+    def take(self, who: str) -> None:
+        """Take a slot; raise `TooManyError` where none is free."""
         with self._lock:
-            is_free = self._taken[who] < self._each
-            if is_free and (self._most is None or self._taken.total() < self._most):
-                self._taken[who] += 1
-                return True
-            return False
+            if self._taken[who] >= self._each or self._taken.total() >= self._most:
+                raise TooManyError(self._refusal)
+            self._taken[who] += 1
 
     def release(self, who: str) -> None:
         """Release a slot."""

@@ -1,15 +1,14 @@
 """What the service returns, as documented shapes; what does not exist is null."""
 
 import json
-from typing import Generic, Self, TypeVar
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from evaluator.timing.decision import Spread
 from records.codec import to_json
 from records.study import Value
-from records.trial import Config, Trial
-from records.trial import MetricValue as StoredMetric
+from records.trial import Config, MetricValue, Trial
 from search.report.explored import Interval, StudyHistory
 from search.views.format import caveats
 from search.views.machine import Disturbed, disturbed_words
@@ -101,21 +100,6 @@ class StudyFull(StudyShort):
     undecided: str | None
 
 
-class MetricValue(BaseModel):
-    """One number about a trial, with the version of the definition that made it."""
-
-    name: str
-    value: float
-    unit: str
-    better: str
-    version: int
-
-    @classmethod
-    def of(cls, value: StoredMetric) -> Self:
-        """Return a stored value."""
-        return cls.model_validate(value, from_attributes=True)
-
-
 class MetricDefinition(BaseModel):
     """The name, unit and meaning of a metric."""
 
@@ -133,7 +117,7 @@ class TrialMetrics(BaseModel):
     """The metrics of a trial."""
 
     ordinal: int
-    metrics: list[MetricValue]
+    metrics: tuple[MetricValue, ...]
 
 
 def _document_facts(schema: dict[str, JsonValue]) -> None:
@@ -175,7 +159,7 @@ class TrialFull(TrialShort):
     parent: str | None
     attempts: int
     first_launch: float | None
-    metric_values: list[MetricValue]
+    metric_values: tuple[MetricValue, ...]
     absent: dict[str, str]
     outcome: dict[str, JsonValue]
     exchange: str | None
@@ -435,13 +419,13 @@ def trial_full(
     trial: Trial,
     reached: Spread | None,
     disturbed: Disturbed | None,
-    values: tuple[StoredMetric, ...],
+    values: tuple[MetricValue, ...],
 ) -> TrialFull:
     """Return a trial in full, with `values` of all its metrics, also those computed later."""
     return TrialFull.model_validate(
         {
             **_trial_facts(trial, reached, disturbed, detail=True),
-            "metric_values": [MetricValue.of(value) for value in values],
+            "metric_values": values,
             "absent": absences(trial),
             "outcome": json.loads(to_json(trial.outcome)),
         }

@@ -3,11 +3,11 @@
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from records.codec import utc_now
+from records.codec import from_fields, utc_now
 from records.errors import StoreError
 from records.store.locks import hold_opening
 
@@ -49,10 +49,10 @@ class Submitted:
     environment: str
     devices: str
     parallel_studies: int
-    state: State
     submitted_by: str
-    submitted_at: str
-    queued_at: str
+    state: State = State.PENDING
+    submitted_at: str = field(default_factory=utc_now)
+    queued_at: str = field(default_factory=utc_now)
     crashes: int = 0
     launches_before: int = 0
     message: str | None = None
@@ -108,15 +108,15 @@ class RunTable:
         with self._refusals(), self._all_or_nothing():
             self._insert("submitted", {**asdict(submitted), "notified": 0})
             if key is not None:
-                self._db.execute(
-                    "insert into idempotency_keys values (?, ?, ?, ?)", [*key, submitted.study_id]
-                )
+                names = ("caller", "key", "request_digest", "study_id")
+                values = (*key, submitted.study_id)
+                self._insert("idempotency_keys", dict(zip(names, values, strict=True)))
 
     def forget(self, study_id: str) -> None:
         """Drop a study that was not recorded, so that it can be submitted again."""
         with self._refusals(), self._all_or_nothing():
-            self._db.execute("delete from idempotency_keys where study_id = ?", [study_id])
-            self._db.execute("delete from submitted where study_id = ?", [study_id])
+            for table in ("idempotency_keys", "submitted"):
+                self._db.execute(f"delete from {table} where study_id = ?", [study_id])
 
     def submitted_with(self, caller: str, key: str) -> tuple[str, str] | None:
         """Return the digest of the request with this idempotency key, and its study."""
@@ -131,17 +131,12 @@ class RunTable:
         if after.is_over and before is not State.PENDING:
             columns["notified"] = 0
         assignments = ", ".join(f"{name} = ?" for name in columns)
-        with self._refusals():
-            done = self._db.execute(
-                f"update submitted set {assignments} where study_id = ? and state = ?",
-                [*columns.values(), study_id, before.value],
-            )
-        return done.rowcount == 1
+        sql = f"update submitted set {assignments} where study_id = ? and state = ? returning 1"
+        return bool(self._rows(sql, *columns.values(), study_id, before.value))
 
     def find(self, study_id: str) -> Submitted | None:
         """Return the row of a study; None where it was not submitted here."""
-        rows = self._rows("select * from submitted where study_id = ?", study_id)
-        return next(map(_submitted, rows), None)
+        return next(iter(self._submitted("study_id = ?", study_id)), None)
 
     def states(self) -> dict[str, State]:
         """Return the state of every submitted study."""
@@ -150,26 +145,19 @@ class RunTable:
 
     def under_way(self) -> tuple[Submitted, ...]:
         """Return the queued and running studies, oldest first."""
-        return self._in(UNDER_WAY)
+        return self._submitted("state in (?, ?, ?)", *UNDER_WAY)
 
     def pending(self) -> tuple[Submitted, ...]:
         """Return submissions whose study was not recorded completely."""
-        return self._in((State.PENDING,))
-
-    def _in(self, states: Sequence[State]) -> tuple[Submitted, ...]:
-        marks = ", ".join("?" * len(states))
-        rows = self._rows(
-            f"select * from submitted where state in ({marks}) order by queued_at, rowid", *states
-        )
-        return tuple(map(_submitted, rows))
+        return self._submitted("state = ?", State.PENDING)
 
     def unnotified(self) -> tuple[Submitted, ...]:
         """Return the studies that ended and whose webhook messages are not queued yet."""
-        rows = self._rows(
-            "select * from submitted where notified = 0 and state in (?, ?, ?) order by queued_at",
-            *OVER,
-        )
-        return tuple(map(_submitted, rows))
+        return self._submitted("notified = 0 and state in (?, ?, ?)", *OVER)
+
+    def _submitted(self, condition: str, *arguments: str) -> tuple[Submitted, ...]:
+        sql = f"select * from submitted where {condition} order by queued_at, rowid"
+        return tuple(from_fields(Submitted, dict(row)) for row in self._rows(sql, *arguments))
 
     def enqueue(self, study_id: str, deliveries: Sequence[Delivery]) -> None:
         """Queue the webhook messages about the end of a study."""
@@ -185,22 +173,18 @@ class RunTable:
 
     def put_off(self, delivery: Delivery, due_s: float, error: str) -> None:
         """Schedule the next attempt of a delivery."""
-        with self._refusals():
-            self._db.execute(
-                "update deliveries set attempts = attempts + 1, due_s = ?, error = ? where id = ?",
-                [due_s, error, delivery.id],
-            )
+        sql = "update deliveries set attempts = attempts + 1, due_s = ?, error = ? where id = ?"
+        self._rows(sql, due_s, error, delivery.id)
 
     def drop(self, delivery: Delivery) -> None:
         """Delete a delivery."""
-        with self._refusals():
-            self._db.execute("delete from deliveries where id = ?", [delivery.id])
+        self._rows("delete from deliveries where id = ?", delivery.id)
 
     def _insert(self, table: str, row: dict[str, Cell]) -> None:
         names, marks = ", ".join(row), ", ".join("?" * len(row))
         self._db.execute(f"insert into {table} ({names}) values ({marks})", [*row.values()])
 
-    def _rows(self, sql: str, *arguments: str) -> list[sqlite3.Row]:
+    def _rows(self, sql: str, *arguments: Cell) -> list[sqlite3.Row]:
         with self._refusals():
             return self._db.execute(sql, arguments).fetchall()
 
@@ -225,23 +209,6 @@ class RunTable:
             ) from error
 
 
-def pending_submission(
-    study_id: str, environment: str, devices: str, parallel_studies: int, submitted_by: str
-) -> Submitted:
-    """Return a study whose submission is in progress."""
-    instant = utc_now()
-    return Submitted(
-        study_id=study_id,
-        environment=environment,
-        devices=devices,
-        parallel_studies=parallel_studies,
-        state=State.PENDING,
-        submitted_by=submitted_by,
-        submitted_at=instant,
-        queued_at=instant,
-    )
-
-
 VERSION = 1
 SCHEMA = f"""
 begin immediate;
@@ -260,8 +227,3 @@ create table if not exists deliveries (
 PRAGMA user_version={VERSION};
 commit;
 """
-
-
-def _submitted(row: sqlite3.Row) -> Submitted:
-    facts = {name: row[name] for name in Submitted.__dataclass_fields__}
-    return Submitted(**{**facts, "state": State(str(row["state"]))})

@@ -11,9 +11,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 
@@ -35,14 +36,6 @@ WRITE_WAIT_S = 5.0
 """How long to wait for another writer of the store before the next attempt."""
 POLL_EVERY_S, REST_S = 0.25, 2.0
 """Poll intervals while studies are queued or running, and while none is."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceGroup:
-    """Devices, and how many studies may measure on them in parallel."""
-
-    devices: str
-    parallel_studies: int
 
 
 def no_deliveries(_submitted: Submitted, _records: Store) -> Sequence[Delivery]:
@@ -97,10 +90,15 @@ class Scheduler:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
-    def devices_of(self, submitted: Submitted) -> DeviceGroup:
-        """Return the devices of a study, by the configuration or else as recorded."""
+    def under_way(self, table: RunTable) -> list[Submitted]:
+        """Return the queued and running studies, with devices as they are configured now."""
+        return [self._configured(each) for each in table.under_way()]
+
+    def _configured(self, submitted: Submitted) -> Submitted:
         offered = self._offered.get(submitted.environment, submitted)
-        return DeviceGroup(offered.devices, offered.parallel_studies)
+        return replace(
+            submitted, devices=offered.devices, parallel_studies=offered.parallel_studies
+        )
 
     def _run(self) -> None:
         while not self._ended.is_set():
@@ -148,7 +146,7 @@ class Scheduler:
         self._runner.reap()
         with _noted(faults):
             self.recover_pending(table, records)
-        under_way = table.under_way()
+        under_way = self.under_way(table)
         running = list[Submitted]()
         for submitted in under_way:
             if submitted.state is not State.QUEUED:
@@ -173,7 +171,7 @@ class Scheduler:
         records: Store,
     ) -> None:
         self.waits_for = None
-        starting = next_up(queued, running, self.devices_of)
+        starting = next_up(queued, running)
         if starting:
             ours = {each.study_id for each in running}
             self.waits_for = _search_outside_service(ours, records)
@@ -266,7 +264,7 @@ class Runner:
         """
         folder = run_folder(self._store, study_id)
         folder.mkdir(parents=True, exist_ok=True)
-        with _claimed(folder / LOCK) as handle:
+        with claim(folder / LOCK) as handle:
             if handle is None:
                 return
             os.ftruncate(handle, 0)
@@ -295,7 +293,7 @@ class Runner:
         try:
             if not path.exists():
                 return None
-            with _claimed(path) as handle:
+            with claim(path) as handle:
                 if handle is not None:
                     return None
                 number = path.read_text(encoding="ascii", errors="replace")
@@ -325,29 +323,22 @@ class Runner:
             return []
 
 
-def next_up(
-    queued: Sequence[Submitted],
-    running: Sequence[Submitted],
-    devices_of: Callable[[Submitted], DeviceGroup],
-) -> tuple[Submitted, ...]:
+def next_up(queued: Sequence[Submitted], running: Sequence[Submitted]) -> tuple[Submitted, ...]:
     """Return the queued studies, oldest first, that may start now.
 
     Where environments share devices, the smallest limit holds. A study that has to wait holds back
     the later ones on its devices, so that it starts eventually.
     """
-    there: dict[str, list[int]] = {}
+    limits = defaultdict[str, list[int]](list)
     for submitted in running:
-        group = devices_of(submitted)
-        there.setdefault(group.devices, []).append(group.parallel_studies)
+        limits[submitted.devices].append(submitted.parallel_studies)
     found, full = list[Submitted](), set[str]()
     for submitted in queued:
-        group = devices_of(submitted)
-        running_here = there.setdefault(group.devices, [])
-        most = min([group.parallel_studies, *running_here])
-        if group.devices in full or len(running_here) >= most:
-            full.add(group.devices)
+        devices, here = submitted.devices, limits[submitted.devices]
+        if devices in full or len(here) >= min([submitted.parallel_studies, *here]):
+            full.add(devices)
             continue
-        running_here.append(group.parallel_studies)
+        here.append(submitted.parallel_studies)
         found.append(submitted)
     return tuple(found)
 
@@ -386,7 +377,7 @@ def _signal(process: int, number: signal.Signals) -> None:
 
 
 @contextmanager
-def _claimed(path: Path) -> Iterator[int | None]:
+def claim(path: Path) -> Iterator[int | None]:
     """Yield the handle of the locked file; None where another process holds the lock."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:

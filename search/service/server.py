@@ -8,11 +8,9 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from records.errors import EnvironmentFault
 from search.service.config import Listen
@@ -97,27 +95,19 @@ def _session_priority() -> int:
         return 0
 
 
-class _UnloggedProtocol(H11Protocol):
-    """HTTP/1.1 that never logs a request, whoever listens: addresses may hold tokens."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.access_log = False
-
-
 def server_of(app: ASGIApp, listen: Listen, on_stop: Callable[[], None]) -> uvicorn.Server:
     """Return the server of an application, to run on a socket from `listening`.
 
     Requests are not logged: their addresses may hold tokens. `on_stop` is called in the event loop
     before shutdown and should end the responses that never end by themselves.
     """
+    logging.getLogger("uvicorn.access").disabled = True
     return _Server(
         uvicorn.Config(
             app,
-            http=_UnloggedProtocol,
+            http="h11",
             ws="none",
             log_config=None,
-            access_log=False,
             server_header=False,
             # Without a proxy any local process could claim any client address.
             proxy_headers=listen.https,

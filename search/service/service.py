@@ -32,11 +32,18 @@ from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
 from search.service.auth import Caller, KnownToken, Sessions
 from search.service.config import Limits, OfferedEnvironment, ServiceConfig
-from search.service.data import ChartData, LeaderboardCache, StudyWriter, VersionedCache
+from search.service.data import (
+    ChartData,
+    LeaderboardCache,
+    StudyCache,
+    StudyWriter,
+    VersionedCache,
+    disturbed_study,
+)
 from search.service.events import Feeds
-from search.service.limits import Rates, Slots
+from search.service.limits import Rates, Slots, TooManyError
 from search.service.models import StudyShort
-from search.service.queue import RunTable, State, Submitted, pending_submission
+from search.service.queue import RunTable, State, Submitted
 from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path
 from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
@@ -103,10 +110,6 @@ class ConflictError(StudyError):
     """The request does not fit the current state."""
 
 
-class TooManyError(StudyError):
-    """A limit of the service is reached."""
-
-
 class ForbiddenError(StudyError):
     """The caller may not do that."""
 
@@ -130,18 +133,22 @@ class Service:
     """Unknown tokens, by the address that sent them."""
     explored: ChartData = field(default_factory=ChartData)
     shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
-    disturbed: VersionedCache[Disturbed | None] = field(
-        default_factory=lambda: VersionedCache(MOST_SHORTS)
+    disturbed: StudyCache[[], Disturbed | None] = field(
+        default_factory=lambda: StudyCache(disturbed_study)
     )
     boards: LeaderboardCache = field(default_factory=LeaderboardCache)
-    drawings: VersionedCache[str] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
-    """Charts of studies, by study and kind."""
     writing: StudyWriter = field(default_factory=StudyWriter)
     streams: Slots = field(init=False)
     """Open streams of events."""
     downloads: Slots = field(init=False)
     """Files of trials that are being downloaded."""
-    exports: Slots = field(default_factory=lambda: Slots(each=MOST_EXPORTS_EACH, most=MOST_EXPORTS))
+    exports: Slots = field(
+        default_factory=lambda: Slots(
+            "too many exports are being made or downloaded; wait for one to end",
+            each=MOST_EXPORTS_EACH,
+            most=MOST_EXPORTS,
+        )
+    )
     """Exports that are being made or downloaded, and are on the disk until then."""
     feeds: Feeds = field(default_factory=Feeds)
     """Events of the studies that have readers; used by the event loop alone."""
@@ -152,8 +159,10 @@ class Service:
 
     def __post_init__(self) -> None:
         limits = self.config.limits
-        object.__setattr__(self, "streams", Slots(each=limits.event_streams))
-        object.__setattr__(self, "downloads", Slots(each=limits.downloads))
+        streams = Slots("too many open event streams; close some", each=limits.event_streams)
+        many = "too many files are being downloaded; wait for one to end"
+        object.__setattr__(self, "streams", streams)
+        object.__setattr__(self, "downloads", Slots(many, each=limits.downloads))
 
     def start(self) -> None:
         """Start the scheduler and the webhooks."""
@@ -227,12 +236,15 @@ class Service:
             self._require_room()
             study = scrubbed_study(self._asked(asked), scrubber())
             study_id, offered = new_study_id(), self.config.environment[asked.environment]
-            place = (asked.environment, offered.devices, offered.parallel_studies)
-            # Added to the queue first: the next start recovers from a kill in between.
-            self.table.add(
-                pending_submission(study_id, *place, caller.name),
-                None if key is None else (caller.name, *key),
+            submitted = Submitted(
+                study_id=study_id,
+                environment=asked.environment,
+                devices=offered.devices,
+                parallel_studies=offered.parallel_studies,
+                submitted_by=caller.name,
             )
+            # Added to the queue first: the next start recovers from a kill in between.
+            self.table.add(submitted, None if key is None else (caller.name, *key))
             try:
                 self.records.create(study_id, study, installed_version(), status="queued")
             except BaseException:

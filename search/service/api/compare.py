@@ -32,7 +32,7 @@ from search.service.models import (
     TrialsCompared,
     knob_pairs,
 )
-from search.service.service import MissingError, Service, TooManyError
+from search.service.service import MissingError, Service
 from search.transfer.export import Omissions, suffix_of
 from search.views.format import remarks
 from search.views.study import definition_facts
@@ -166,7 +166,6 @@ exports_router = APIRouter(tags=["exports"])
 
 PIECE_BYTES = 1 << 18
 BINARY = "application/octet-stream"
-MANY = "too many exports are being made or downloaded; wait for one to end"
 KINDS = {
     "jsonl": "application/jsonl",
     "csv": "text/csv; charset=utf-8",
@@ -201,8 +200,7 @@ def export(
     row = service.study(study_id)
     leaving = Omissions(traces=not traces, all_but_metrics=metrics_only)
     headers = {"content-disposition": attachment(f"{row.id}{suffix_of(form)}")}
-    if not service.exports.take(caller.name):
-        raise TooManyError(MANY)
+    service.exports.take(caller.name)
     try:
         file = service.writing.exported(service.store, row, form, leaving)
         headers["content-length"] = str(os.fstat(file.fileno()).st_size)

@@ -1,20 +1,19 @@
 """Routes that report how the service is, for people, programs and Prometheus."""
 
-import os
-import pathlib
 import shutil
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+import psutil
 from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel
 
 from records.errors import CclsearchError
 from search.service.access import Reader, TheService
+from search.service.config import OfferedEnvironment
 from search.service.queue import State, Submitted
-from search.service.runner import DeviceGroup
 from search.service.service import Service
 from search.settings import installed_version
 
@@ -67,9 +66,10 @@ def service_status(service: Service) -> ServiceStatus:
         faults.append("the scheduler has stopped; restart the service")
     if service.webhooks is not None and service.webhooks.fault is not None:
         faults.append(service.webhooks.fault)
-    under_way = _or_fault(lambda: service.table.under_way(), faults)
+    under_way = _or_fault(lambda: service.scheduler.under_way(service.table), faults)
     waiting = _or_fault(lambda: len(service.table.deliveries()), faults)
     studies = _or_fault(lambda: service.records.study_count(), faults)
+    disk_free_bytes = _or_fault(lambda: shutil.disk_usage(service.store).free, faults)
     queued = None if under_way is None else _count(under_way, is_queued=True)
     return ServiceStatus(
         ok=is_healthy(service),
@@ -83,8 +83,8 @@ def service_status(service: Service) -> ServiceStatus:
         studies=studies,
         event_streams=service.streams.total(),
         webhooks_waiting=waiting,
-        disk_free_bytes=_disk_free_bytes(service),
-        memory_bytes=_memory_bytes(),
+        disk_free_bytes=disk_free_bytes,
+        memory_bytes=psutil.Process().memory_info().rss,
     )
 
 
@@ -92,7 +92,7 @@ def _or_fault(read: Callable[[], T], faults: list[str]) -> T | None:
     """Return what can be read; None, and another fault, where it cannot."""
     try:
         return read()
-    except CclsearchError as error:
+    except (CclsearchError, OSError) as error:
         if str(error) not in faults:
             faults.append(str(error))
         return None
@@ -100,21 +100,19 @@ def _or_fault(read: Callable[[], T], faults: list[str]) -> T | None:
 
 def _devices(service: Service, under_way: Sequence[Submitted]) -> list[DeviceUse]:
     """Return all configured devices, and those that are still in use."""
-    groups = [
-        (name, DeviceGroup(offered.devices, offered.parallel_studies))
-        for name, offered in service.config.environment.items()
+    used: list[tuple[str, OfferedEnvironment | Submitted]] = [
+        *((name, one) for name, one in service.config.environment.items()),
+        *((each.environment, each) for each in under_way),
     ]
-    groups += [(each.environment, service.scheduler.devices_of(each)) for each in under_way]
     found = list[DeviceUse]()
-    for devices in sorted({group.devices for _, group in groups}):
-        here = [each for each in under_way if service.scheduler.devices_of(each).devices == devices]
+    for devices in sorted({one.devices for _, one in used}):
+        users = [(name, one) for name, one in used if one.devices == devices]
+        here = [one for _, one in users if isinstance(one, Submitted)]
         found.append(
             DeviceUse(
                 devices=devices,
-                environments=sorted({name for name, group in groups if group.devices == devices}),
-                parallel_studies=min(
-                    group.parallel_studies for _, group in groups if group.devices == devices
-                ),
+                environments=sorted({name for name, _ in users}),
+                parallel_studies=min(one.parallel_studies for _, one in users),
                 running=_count(here, is_queued=False),
                 queued=_count(here, is_queued=True),
             )
@@ -124,22 +122,6 @@ def _devices(service: Service, under_way: Sequence[Submitted]) -> list[DeviceUse
 
 def _count(under_way: Sequence[Submitted], *, is_queued: bool) -> int:
     return sum((each.state is State.QUEUED) == is_queued for each in under_way)
-
-
-def _disk_free_bytes(service: Service) -> int | None:
-    try:
-        return shutil.disk_usage(service.store).free
-    except OSError:
-        return None
-
-
-def _memory_bytes() -> int | None:
-    """Return the resident memory of this process."""
-    try:
-        with pathlib.Path("/proc/self/statm").open(encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except OSError:
-        return None
 
 
 class Health(BaseModel):

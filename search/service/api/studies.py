@@ -20,7 +20,6 @@ from search.loop.study_result import best_result, final_result, leader_of
 from search.report.explored import StudyFront, StudyHistory, StudyKnobs
 from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
-from search.service.data import disturbed_study
 from search.service.events import stream_events
 from search.service.limits import HeldResponse
 from search.service.models import (
@@ -33,8 +32,7 @@ from search.service.models import (
     result_of,
 )
 from search.service.queue import Submitted
-from search.service.service import NewStudy, Service, TooManyError, status_from
-from search.views.machine import Disturbed
+from search.service.service import NewStudy, Service, status_from
 
 router = APIRouter(tags=["queue"])
 
@@ -133,8 +131,7 @@ def events(
             async for text in stream_events(feed, start):
                 yield text
 
-    if not service.streams.take(caller.name):
-        raise TooManyError("too many open event streams; close some")
+    service.streams.take(caller.name)
     return HeldResponse(stream(), service.streams, caller.name, media_type="text/event-stream")
 
 
@@ -166,15 +163,9 @@ def study_full(row: StudyRow, service: Service) -> StudyFull:
         launches=records.counts(row.id).launches,
         failures={kind.value: count for kind, count in records.failures(row.id).items()},
         pending=pending,
-        disturbed=disturbance_of(disturbed_in(row, service)),
+        disturbed=disturbance_of(service.disturbed(row, records)),
         undecided=None if finding is None else undecided_words(finding),
     )
-
-
-def disturbed_in(row: StudyRow, service: Service) -> Disturbed | None:
-    """How many launches of a study were disturbed, counted again where it has changed."""
-    stamp = service.records.stamp(row.id)
-    return service.disturbed.get(row.id, stamp, lambda: disturbed_study(row, service.records))
 
 
 def study_page(

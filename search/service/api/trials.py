@@ -4,7 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Annotated, Literal
 from urllib.parse import quote
 
@@ -27,7 +27,6 @@ from search.service.data import disturbed_trials
 from search.service.limits import HeldResponse
 from search.service.models import (
     File,
-    MetricValue,
     Page,
     PolicyFull,
     PolicyShort,
@@ -38,7 +37,7 @@ from search.service.models import (
     trial_full,
     trial_short,
 )
-from search.service.service import MissingError, Service, TooManyError
+from search.service.service import MissingError, Service
 from search.storage import absence
 
 router = APIRouter(tags=["files"])
@@ -57,15 +56,6 @@ MOST_TRIALS = 100
 """Ordinals that are listed of a policy."""
 SHA256 = "^[0-9a-f]{64}$"
 Digest = Annotated[str, Path(pattern=SHA256, description="SHA-256 of the policy's text.")]
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Bytes of a file, from `start` up to and without `end`."""
-
-    start: int
-    end: int
-    is_whole: bool
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}/files")
@@ -127,18 +117,19 @@ def file(
     }
     if if_none_match is not None and etag in if_none_match:
         return Response(status_code=304, headers=headers)
-    part = part_of(range_ if if_range in {None, etag} else None, artifact.size_bytes)
-    headers["content-length"] = str(part.end - part.start)
-    if not part.is_whole:
-        headers["content-range"] = f"bytes {part.start}-{part.end - 1}/{artifact.size_bytes}"
-    pieces = bytes_between(artifact, service.records, part.start, part.end)
-    if not service.downloads.take(caller.name):
-        raise TooManyError("too many files are being downloaded; wait for one to end")
+    size = artifact.size_bytes
+    part = part_of(range_, size) if if_range in {None, etag} else None
+    start, end = part or (0, size)
+    headers["content-length"] = str(end - start)
+    if part is not None:
+        headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
+    pieces = bytes_between(artifact, service.records, start, end)
+    service.downloads.take(caller.name)
     return HeldResponse(
         pieces,
         service.downloads,
         caller.name,
-        status_code=200 if part.is_whole else 206,
+        status_code=200 if part is None else 206,
         media_type=BINARY,
         headers=headers,
     )
@@ -213,16 +204,14 @@ def metrics(
 ) -> Page[TrialMetrics]:
     """The newest values of the metrics of trials, in their order: all, or those of these names."""
     row, records = service.study(study_id), service.records
-    wanted = set(name or ())
-
     items = [
         TrialMetrics(
             ordinal=ordinal,
-            metrics=[
-                MetricValue.of(value)
+            metrics=tuple(
+                value
                 for value in records.metric_values(row.id, ordinal).get(ordinal, ())
-                if not wanted or value.name in wanted
-            ],
+                if not name or value.name in name
+            ),
         )
         for ordinal in records.ordinals(row.id, limit, offset)
     ]
@@ -282,18 +271,17 @@ def transcript(study_id: str, ordinal: Ordinal, service: TheService, _caller: Re
     return Transcript(ordinal=ordinal, exchange=json.loads(to_json(exchange)))
 
 
-def part_of(asked: str | None, size: int) -> Part:
-    """Return the bytes that a Range header asks for; all for an invalid one, as HTTP demands.
+def part_of(asked: str | None, size: int) -> tuple[int, int] | None:
+    """Return where the bytes that a Range header asks for begin and end; None for all.
 
-    Raise `HTTPException` for a part beyond the end.
+    An invalid one asks for all, as HTTP demands. Raise `HTTPException` for a part beyond the end.
     """
-    whole = Part(0, size, is_whole=True)
     match = None if asked is None else ONE_RANGE.fullmatch(asked.strip())
     if match is None or match.groups() == ("", ""):
-        return whole
+        return None
     first, last = match.groups()
     if first and last and int(last) < int(first):
-        return whole
+        return None
     if first:
         start, end = int(first), min(size, int(last) + 1 if last else size)
     else:
@@ -302,7 +290,7 @@ def part_of(asked: str | None, size: int) -> Part:
         raise HTTPException(
             416, "that part is not in the file", headers={"Content-Range": f"bytes */{size}"}
         )
-    return Part(start, end, is_whole=False)
+    return start, end
 
 
 def trial_of(service: Service, study_id: str, ordinal: int) -> Trial:

@@ -20,7 +20,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Trial
 from search.service.access import Reader, TheService, caller_in
-from search.service.api.studies import disturbed_in, study_short
+from search.service.api.studies import study_short
 from search.service.auth import Role
 from search.service.service import MissingError, Service
 from search.views.document import metric_words
@@ -98,7 +98,7 @@ def page(request: Request, name: str, *, status: int = 200, **facts: object) -> 
         .get_template(name)
         .render(
             caller=caller,
-            may_submit=caller is not None and caller.role >= Role.SUBMIT,
+            may_submit=caller is not None and caller.role.includes(Role.SUBMIT),
             path=request.url.path,
             static=f"/static/{static_version()}",
             **facts,
@@ -131,7 +131,7 @@ class StudyPage:
     def page(self, name: str, tab: str, **facts: object) -> HTMLResponse:
         """Render a template with `facts` and what all pages of a study show."""
         facts.setdefault("study", study_short(self.row, self.service))
-        disturbed = disturbed_in(self.row, self.service)
+        disturbed = self.service.disturbed(self.row, self.records)
         return page(self.request, name, status=200, disturbed=disturbed, tab=tab, **facts)
 
 

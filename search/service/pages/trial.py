@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from fastapi import APIRouter, Query, Response
 
@@ -31,7 +31,7 @@ from search.service.pages.base import OneStudy, visible
 from search.service.service import MissingError
 from search.storage import absence
 from search.views.charts import Row, rows_chart
-from search.views.document import Chart
+from search.views.document import Chart, Facts
 from search.views.format import format_count, format_duration, format_number
 from search.views.svg import ChartAxis, LegendEntry
 from search.views.trial import Line, trial_document
@@ -69,17 +69,6 @@ FileName = Annotated[str, Query(max_length=400)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileLine:
-    """A file of a trial; `absent` says why it is no longer there."""
-
-    artifact: Artifact
-    address: str
-    is_trace: bool
-    is_log: bool
-    absent: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogPart:
     """Whole lines of a log between two bytes, control characters made visible.
 
@@ -99,13 +88,8 @@ class LogPart:
         return self.start == 0 and self.end == self.size_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """A part of a conversation: who wrote it, of which kind it is, and the text."""
-
-    who: str
-    kind: str
-    text: str
+Piece: TypeAlias = tuple[str, str, str]
+"""A part of a conversation: who wrote it, of which kind it is, and the text."""
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}")
@@ -113,7 +97,7 @@ def trial(at: OneStudy, ordinal: Ordinal) -> Response:
     """Show one trial in full."""
     row, records = at.row, at.records
     found, best = trial_of(at.service, row.id, ordinal), at.best()
-    files = _file_lines(row.id, found, records)
+    artifacts = sorted(found.outcome.artifacts, key=_file_order)
     record = trial_record(row, found, best, records)
     charts = {
         "samples": _samples_chart(found, repeats_of(row, records)),
@@ -129,8 +113,17 @@ def trial(at: OneStudy, ordinal: Ordinal) -> Response:
         result=result_of(found, record.reached),
         last=records.counts(row.id).trials - 1,
         sections=[each for each in document.sections if each.name not in OWN_SECTIONS],
-        files=files,
-        logs=_log_tails(files, records),
+        files=[
+            {
+                "artifact": each,
+                "address": file_address(row.id, ordinal, each),
+                "is_trace": each.name.endswith(TRACES),
+                "is_log": each.name.endswith(LOGS),
+                "absent": absence(row.id, each.digest, records),
+            }
+            for each in artifacts
+        ],
+        logs=_log_tails(artifacts, records),
     )
 
 
@@ -152,7 +145,7 @@ def transcript(at: OneStudy, ordinal: Ordinal) -> Response:
     exchange = exchange_of(at.service, at.row.id, ordinal)
     pieces, fault = list[Piece](), None
     try:
-        pieces = list(_pieces(recorded_turns(exchange)))
+        pieces += _pieces(recorded_turns(exchange))
     except CodecError as error:
         fault = str(error)
     return at.page(
@@ -160,7 +153,7 @@ def transcript(at: OneStudy, ordinal: Ordinal) -> Response:
         "policies",
         ordinal=ordinal,
         pieces=pieces,
-        facts=tuple(_exchange_facts(exchange, at.row.study.llm)),
+        facts=_exchange_facts(exchange, at.row.study.llm),
         fault=fault,
     )
 
@@ -230,30 +223,17 @@ def _time_chart(trials: Sequence[Trial | None], best: Trial | None, links: str) 
     )
 
 
-def _file_lines(study_id: str, trial: Trial, store: Store) -> tuple[FileLine, ...]:
-    """Return the files of a trial, logs and traces first, each in the order of ranks."""
-    lines = [
-        FileLine(
-            artifact=artifact,
-            address=file_address(study_id, trial.ordinal, artifact),
-            is_trace=artifact.name.endswith(TRACES),
-            is_log=artifact.name.endswith(LOGS),
-            absent=absence(study_id, artifact.digest, store),
-        )
-        for artifact in trial.outcome.artifacts
-    ]
-    return tuple(sorted(lines, key=_file_order))
-
-
-def _file_order(line: FileLine) -> tuple[bool, bool, int, str]:
-    found = RANK.search(line.artifact.name)
+def _file_order(artifact: Artifact) -> tuple[bool, bool, int, str]:
+    """Order logs and traces first, each by ranks."""
+    name = artifact.name
+    found = RANK.search(name)
     rank = int(found[1][:9]) if found else -1
-    return not line.is_log, not line.is_trace, rank, line.artifact.name
+    return not name.endswith(LOGS), not name.endswith(TRACES), rank, name
 
 
-def _log_tails(lines: Sequence[FileLine], store: Store) -> list[LogPart]:
+def _log_tails(artifacts: Sequence[Artifact], store: Store) -> list[LogPart]:
     """Return the ends of the first logs that are not empty."""
-    logs = [line.artifact for line in lines if line.is_log and line.artifact.size_bytes]
+    logs = [each for each in artifacts if each.name.endswith(LOGS) and each.size_bytes]
     return [
         _log_part(artifact, store, None, TAIL_BYTES)
         for artifact in logs[:MOST_TAILS]
@@ -282,20 +262,21 @@ def _log_part(artifact: Artifact, store: Store, end: int | None, most: int) -> L
     )
 
 
-def _exchange_facts(exchange: LlmExchange, llm: Llm) -> Iterator[Line]:
-    usage = exchange.usage
-    yield "model", exchange.model
-    if exchange.host is not None:
-        yield "provider", exchange.host
-    yield "result", exchange.result
-    yield "requests", str(exchange.request_count)
-    yield "time", format_duration(exchange.latency_s)
-    yield "tokens in", str(usage.input_tokens)
-    yield "tokens from the cache", str(usage.cache_read_tokens)
-    yield "tokens into the cache", str(usage.cache_write_tokens)
-    yield "tokens out", str(usage.output_tokens)
-    cost = cost_usd(usage, exchange.model, llm)
-    yield "cost", "price not known" if cost is None else f"{cost:.4g} USD"
+def _exchange_facts(exchange: LlmExchange, llm: Llm) -> Facts:
+    usage, cost = exchange.usage, cost_usd(exchange.usage, exchange.model, llm)
+    lines = (
+        ("model", exchange.model),
+        ("provider", exchange.host or "unknown"),
+        ("result", exchange.result),
+        ("requests", str(exchange.request_count)),
+        ("time", format_duration(exchange.latency_s)),
+        ("tokens in", str(usage.input_tokens)),
+        ("tokens from the cache", str(usage.cache_read_tokens)),
+        ("tokens into the cache", str(usage.cache_write_tokens)),
+        ("tokens out", str(usage.output_tokens)),
+        ("cost", "price not known" if cost is None else f"{cost:.4g} USD"),
+    )
+    return Facts(lines=lines)
 
 
 def _pieces(turns: Sequence[RecordedTurn]) -> Iterator[Piece]:
@@ -383,8 +364,7 @@ def _submission(given: object) -> Iterator[Line]:
 
 def _piece(who: str, kind: str, text: str) -> Piece:
     text = visible(text.encode("utf-8", "replace").decode())
-    cut = text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + CUT
-    return Piece(who=who, kind=kind, text=cut)
+    return who, kind, text if len(text) <= MOST_CHARS else text[:MOST_CHARS] + CUT
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,7 @@ from records.trial import Config, FailureKind, Policy, Trial
 from search.loop.study_result import StudyResult
 from search.service import server
 from search.service.app import app_of
-from search.service.auth import ROLES, KnownToken, digest_of
+from search.service.auth import KnownToken, Role, digest_of
 from search.service.config import Listen, ServiceConfig
 from search.service.limits import Rates
 from search.service.queue import RunTable
@@ -34,7 +34,7 @@ FINISHED, FAILED, IMPORTED = (f"20260101-00000{n}-aaaa" for n in range(3))
 """Studies of `recorded_store`: one with a winner, one whose trials all failed, one imported."""
 HOSTILE = "<img src=x onerror=alert(1)>&'\"\x1b[31mred\x1b]0;title\x07\u202e\r\n"
 """Stands in names, messages, policies, logs and transcripts of `recorded_store`."""
-TOKENS = {role: f"{role}-token-of-a-test" for role in ROLES}
+TOKENS = {role: f"{role}-token-of-a-test" for role in Role}
 
 
 class IdleScheduler(Scheduler):

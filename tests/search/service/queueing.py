@@ -6,12 +6,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from records.store.store import Store
-from search.service.queue import RunTable, State, Submitted, pending_submission
+from search.service.queue import RunTable, State, Submitted
 from search.service.runner import Runner, Scheduler, no_deliveries, run_folder, table_path
 from tests.support import records as testing
 
 ACTING = Path(__file__).with_name("acting.py")
 LIMIT_S = 30
+
+
+def submission(study_id: str = "one", **facts: object) -> Submitted:
+    """A study that is being submitted."""
+    usual = {"environment": "lab", "devices": "gpus", "parallel_studies": 1, "submitted_by": "ci"}
+    return Submitted(study_id=study_id, **{**usual, **facts})
 
 
 @dataclass
@@ -40,7 +46,7 @@ class Queue:
     def submit(self, study_id: str, act: str = "wait", devices: str = "gpus") -> None:
         self.store.create(study_id, testing.study(), "test", status="queued")
         self.act(study_id, act)
-        self.table.add(pending_submission(study_id, "lab", devices, 1, "ci"))
+        self.table.add(submission(study_id, devices=devices))
         self.table.change_from(study_id, State.PENDING, State.QUEUED)
 
     def act(self, study_id: str, act: str) -> None:

@@ -5,26 +5,25 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.service.queue import Submitted, pending_submission
-from search.service.runner import DeviceGroup, next_up
+from search.service.runner import next_up
+from tests.search.service.queueing import submission
 
-places = st.builds(DeviceGroup, st.sampled_from(["a", "b"]), st.integers(1, 3))
+QUEUES = st.lists(
+    st.builds(
+        submission,
+        st.uuids().map(str),
+        devices=st.sampled_from(["a", "b"]),
+        parallel_studies=st.integers(1, 3),
+    ),
+    max_size=8,
+)
 
 
-def submitted(number: int, place: DeviceGroup) -> Submitted:
-    return pending_submission(str(number), "e", place.devices, place.parallel_studies, "me")
-
-
-def of_row(one: Submitted) -> DeviceGroup:
-    return DeviceGroup(one.devices, one.parallel_studies)
-
-
-@given(st.lists(places, max_size=8))
-def test_devices_never_bear_more_than_the_strictest_of_those_on_them_allows(asked):
-    queue = [submitted(number, place) for number, place in enumerate(asked)]
+@given(QUEUES)
+def test_devices_never_bear_more_than_the_strictest_of_those_on_them_allows(queue):
     running = ()
     while queue:
-        started = next_up(queue, running, of_row)
+        started = next_up(queue, running)
         running = (*running, *started)
         on = defaultdict(list)
         for one in running:
@@ -35,10 +34,9 @@ def test_devices_never_bear_more_than_the_strictest_of_those_on_them_allows(aske
         running = running[1:]
 
 
-@given(st.lists(places, max_size=8))
-def test_on_one_device_nobody_overtakes_who_came_earlier(asked):
-    queue = [submitted(number, place) for number, place in enumerate(asked)]
-    started = next_up(queue, (), of_row)
+@given(QUEUES)
+def test_on_one_device_nobody_overtakes_who_came_earlier(queue):
+    started = next_up(queue, ())
 
     for devices in "ab":
         there = [one for one in queue if one.devices == devices]
@@ -47,7 +45,7 @@ def test_on_one_device_nobody_overtakes_who_came_earlier(asked):
 
 
 def test_environments_that_share_devices_wait_for_each_other():
-    first, second = submitted(0, DeviceGroup("gpus", 1)), submitted(1, DeviceGroup("gpus", 2))
+    first, second = submission("first"), submission("second", parallel_studies=2)
 
-    assert next_up([second], [first], of_row) == ()
-    assert next_up([first], [second], of_row) == ()
+    assert next_up([second], [first]) == ()
+    assert next_up([first], [second]) == ()

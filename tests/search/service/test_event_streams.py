@@ -5,9 +5,10 @@ import time
 import pytest
 
 from search.service.config import Limits, ServiceConfig
-from search.service.queue import State, pending_submission
+from search.service.queue import State
 from search.service.runner import EVENTS, run_folder
 from tests.search.service.conftest import FINISHED
+from tests.search.service.queueing import submission
 
 STARTED = '{"event": "study_started"}\n'
 TRIALS = "".join(f'{{"event": "trial_finished", "ordinal": {n}}}\n' for n in range(50))
@@ -52,7 +53,7 @@ def test_a_study_is_followed_from_where_it_is_asked(served, asked, last_id, coun
 @pytest.mark.usefixtures("events")
 def test_there_are_only_so_many_streams_for_one_caller(serve, recorded_store):
     served = serve(recorded_store, ServiceConfig(limits=Limits(event_streams=1)))
-    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.add(submission(FINISHED))
     served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with (
         served.client("read") as client,
@@ -70,7 +71,7 @@ def test_there_are_only_so_many_streams_for_one_caller(serve, recorded_store):
 @pytest.mark.usefixtures("events")
 def test_whoever_asks_for_the_head_of_a_stream_follows_nothing(serve, recorded_store):
     served = serve(recorded_store)
-    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.add(submission(FINISHED))
     served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with served.client("read") as client:
         answer = client.head(PATH)
@@ -85,7 +86,7 @@ def test_whoever_asks_for_the_head_of_a_stream_follows_nothing(serve, recorded_s
 @pytest.mark.usefixtures("events")
 def test_a_stream_is_closed_when_the_service_stops(serve, recorded_store):
     served = serve(recorded_store)
-    served.service.table.add(pending_submission(FINISHED, "builtin", "gpus", 1, "ci"))
+    served.service.table.add(submission(FINISHED))
     served.service.table.change_from(FINISHED, State.PENDING, State.RUNNING)
     with served.client("read") as client, client.stream("GET", PATH) as answer:
         texts = answer.iter_text()

@@ -4,7 +4,8 @@ import pytest
 
 from search.service.api.health import is_healthy, service_status
 from search.service.config import OfferedEnvironment, ServiceConfig
-from search.service.queue import State, pending_submission
+from search.service.queue import State
+from tests.search.service.queueing import submission
 
 
 @pytest.fixture
@@ -21,7 +22,7 @@ def service(serve, tmp_path):
 
 def test_uses_are_told_by_devices_with_the_strictest_limit(service):
     for number, state in enumerate([State.RUNNING, State.QUEUED, State.CANCELLING]):
-        service.service.table.add(pending_submission(str(number), "b", "gpus", 3, "ci"))
+        service.service.table.add(submission(str(number), environment="b"))
         service.service.table.change_from(str(number), State.PENDING, state)
     with service.client("read") as client:
         told = client.get("/api/v1/status").json()

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from starlette.datastructures import Headers
 
 from search.service.access import cookie_in, is_known_host, refusal_of, token_in
-from search.service.auth import KnownToken
+from search.service.auth import KnownToken, Role
 from search.service.config import Listen, ServiceConfig
 
 HERE = "127.0.0.1:8765"
 LOOPBACK = ServiceConfig()
-TOKEN = KnownToken(name="ann", role="read", sha256="0" * 64)
+TOKEN = KnownToken(name="ann", role=Role.READ, sha256="0" * 64)
 BEHIND_HTTPS = ServiceConfig(listen=Listen(hosts=("ccl.example.org",), https=True), token=(TOKEN,))
 EVERYWHERE = ServiceConfig(listen=Listen(address="0.0.0.0", hosts=("node1",)), token=(TOKEN,))
 BYTES = st.binary(max_size=60)
@@ -36,7 +36,7 @@ def asked(method="GET", path="/studies", query=b"", **headers):
 
 def status(request, config=LOOPBACK):
     refusal = refusal_of(request, config)
-    return None if refusal is None else refusal.status
+    return None if refusal is None else refusal.status_code
 
 
 @pytest.mark.parametrize("host", [HERE, "localhost", "LOCALHOST:1", "[::1]:8765", "127.0.0.1"])

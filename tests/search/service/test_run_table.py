@@ -6,7 +6,8 @@ from contextlib import closing
 import pytest
 
 from records.errors import StoreError
-from search.service.queue import Delivery, RunTable, State, pending_submission
+from search.service.queue import Delivery, RunTable, State
+from tests.search.service.queueing import submission
 
 
 @pytest.fixture
@@ -15,12 +16,8 @@ def table(tmp_path):
         yield table
 
 
-def one(name="one"):
-    return pending_submission(name, "lab", "gpus", 1, "ci")
-
-
 def test_what_was_put_in_comes_out_as_it_was(table):
-    table.add(one())
+    table.add(submission())
 
     assert table.find("one") == one_of(table.pending())
     assert table.find("one").environment == "lab"
@@ -33,7 +30,7 @@ def one_of(rows):
 
 
 def test_a_row_changes_only_from_the_state_that_is_named(table):
-    table.add(one())
+    table.add(submission())
 
     assert not table.change_from("one", State.QUEUED, State.RUNNING)
     assert table.change_from("one", State.PENDING, State.QUEUED, crashes=2)
@@ -42,9 +39,9 @@ def test_a_row_changes_only_from_the_state_that_is_named(table):
 
 
 def test_an_idempotency_key_is_recorded_with_its_study_or_not_at_all(table):
-    table.add(one(), ("ci", "key", "digest"))
+    table.add(submission(), ("ci", "key", "digest"))
     with pytest.raises(StoreError, match="UNIQUE"):
-        table.add(one("two"), ("ci", "key", "another"))
+        table.add(submission("two"), ("ci", "key", "another"))
 
     assert table.submitted_with("ci", "key") == ("digest", "one")
     assert table.submitted_with("other", "key") is None
@@ -52,7 +49,7 @@ def test_an_idempotency_key_is_recorded_with_its_study_or_not_at_all(table):
 
 
 def test_a_forgotten_study_frees_its_idempotency_key(table):
-    table.add(one(), ("ci", "key", "digest"))
+    table.add(submission(), ("ci", "key", "digest"))
     table.forget("one")
 
     assert table.submitted_with("ci", "key") is None
@@ -61,7 +58,7 @@ def test_a_forgotten_study_frees_its_idempotency_key(table):
 
 def test_the_queue_is_in_the_order_of_queueing_not_of_submission(table):
     for name in ("one", "two"):
-        table.add(one(name))
+        table.add(submission(name))
         table.change_from(name, State.PENDING, State.QUEUED)
     table.change_from("one", State.QUEUED, State.QUEUED, queued_at="9999")
 
@@ -69,7 +66,7 @@ def test_the_queue_is_in_the_order_of_queueing_not_of_submission(table):
 
 
 def test_an_end_is_laid_out_once_and_again_after_the_next_end(table):
-    table.add(one())
+    table.add(submission())
     table.change_from("one", State.PENDING, State.CANCELLED)
     table.change_from("one", State.CANCELLED, State.FAILED)
     table.enqueue("one", [Delivery(id="d", study_id="one", url="http://x", body="{}")])
@@ -117,13 +114,13 @@ def test_a_queue_that_another_holds_for_too_long_is_refused(tmp_path, monkeypatc
     with closing(RunTable(path)) as ours, closing(sqlite3.connect(path)) as other:
         other.execute("begin exclusive")
         with pytest.raises(StoreError, match="locked"):
-            ours.add(one())
+            ours.add(submission())
         other.rollback()
 
-        ours.add(one())
+        ours.add(submission())
 
 
 def test_opening_it_twice_changes_nothing(table, tmp_path):
-    table.add(one())
+    table.add(submission())
     with closing(RunTable(tmp_path / "service" / "queue.db")) as again:
         assert again.pending() == table.pending()

@@ -10,9 +10,9 @@ import pytest
 
 from records.store.store import Store
 from search.service import runner as module
-from search.service.queue import Delivery, State, pending_submission
+from search.service.queue import Delivery, State
 from search.service.runner import run_folder
-from tests.search.service.queueing import Queue, alive
+from tests.search.service.queueing import Queue, alive, submission
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_service_killed_while_it_takes_a_study_in_has_it_or_not(queue, is_reco
         queue.submit("one")
         queue.table.change_from("one", State.QUEUED, State.PENDING)
     else:
-        queue.table.add(pending_submission("one", "lab", "gpus", 1, "ci"), ("ci", "key", "digest"))
+        queue.table.add(submission(), ("ci", "key", "digest"))
     queue.restart()
     queue.scheduler.recover_pending(queue.table, queue.store)
 
@@ -223,7 +223,7 @@ def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
     queue.submit("one")
     queue.until_acts("one")
     with monkeypatch.context() as patched:
-        patched.setattr("search.service.runner._claimed", refuse)
+        patched.setattr("search.service.runner.claim", refuse)
         queue.tick()
         assert "Too many open files" in queue.scheduler.faults[0]
         assert queue.found("one").state is State.RUNNING
@@ -258,7 +258,7 @@ def test_a_study_that_failed_to_be_taken_in_is_settled_at_the_next_look(queue):
 
 
 def test_a_record_that_is_gone_is_a_failure_with_words(queue):
-    queue.table.add(pending_submission("gone", "lab", "gpus", 1, "ci"))
+    queue.table.add(submission("gone"))
     queue.table.change_from("gone", State.PENDING, State.RUNNING)
 
     assert queue.until_over("gone").message == "it is not recorded"

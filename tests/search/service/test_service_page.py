@@ -11,7 +11,7 @@ import pytest
 from search.client import client
 from search.client import client as errors
 from search.service.app import app_of
-from search.service.auth import ROLES, KnownToken
+from search.service.auth import KnownToken, Role
 from search.service.config import (
     Limits,
     Listen,
@@ -58,7 +58,7 @@ def test_every_key_of_a_configuration_is_in_the_example(name):
     assert re.search(rf"\b{name}\b", blocks("toml")[0])
 
 
-@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("role", Role)
 def test_every_role_is_told(role):
     assert f"| `{role}` |" in PAGE
 

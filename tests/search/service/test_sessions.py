@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StoreError
-from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of, load_key
+from search.service.auth import LIFE_S, KnownToken, Role, Sessions, digest_of, load_key
 from search.service.config import Listen
 
-ANN = KnownToken(name="ann@lab", role="read", sha256=digest_of("a"))
-BOB = KnownToken(name="bob", role="admin", sha256=digest_of("b"))
+ANN = KnownToken(name="ann@lab", role=Role.READ, sha256=digest_of("a"))
+BOB = KnownToken(name="bob", role=Role.ADMIN, sha256=digest_of("b"))
 START_S = 1_700_000_000.0
 
 
@@ -41,7 +41,7 @@ def test_a_cookie_of_another_service_is_worth_nothing():
 
 
 def test_the_role_is_that_of_the_configuration_now():
-    raised = KnownToken(name=ANN.name, role="submit", sha256=ANN.sha256)
+    raised = KnownToken(name=ANN.name, role=Role.SUBMIT, sha256=ANN.sha256)
     assert at().holder(at().begin(ANN), (raised,)) is raised
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.service.access import local_place
-from search.service.auth import LIFE_S, KnownToken, Sessions, digest_of
+from search.service.auth import LIFE_S, KnownToken, Role, Sessions, digest_of
 from search.service.config import Limits, Listen, ServiceConfig
 
 READ = "read-token-of-a-test"
@@ -37,14 +37,14 @@ def test_the_cookie_is_kept_from_scripts_and_other_sites_and_is_not_the_token(sh
     with shared.client(None) as browser:
         told = browser.get(f"/?token={READ}").headers["set-cookie"]
     assert set(told.split("; ")[1:]) == {
-        "Path=/", f"Max-Age={LIFE_S}", "HttpOnly", "SameSite=Strict",
+        "Path=/", f"Max-Age={LIFE_S}", "HttpOnly", "SameSite=strict",
     }  # fmt: skip
     assert READ not in told
 
 
 def test_behind_https_the_cookie_is_secure_and_browsers_stay_with_https(serve, recorded_store):
     listen = Listen(hosts=("ccl.example.org",), https=True)
-    token = KnownToken(name="read", role="read", sha256=digest_of(READ))
+    token = KnownToken(name="read", role=Role.READ, sha256=digest_of(READ))
     served = serve(recorded_store, ServiceConfig(listen=listen, token=(token,)))
     with served.client(None, headers={"host": "ccl.example.org"}) as browser:
         answer = browser.get(f"/?token={READ}")

@@ -3,12 +3,12 @@
 import asyncio
 import socket
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from search.service.config import Limits, ServiceConfig
-from search.service.limits import HeldResponse, Slots
+from search.service.limits import HeldResponse, Slots, TooManyError
 from tests.search.service.conftest import FINISHED
 
 LOG = f"/api/v1/studies/{FINISHED}/trials/0/files/logs/rank0.log"
@@ -16,13 +16,18 @@ EXPORT = f"/api/v1/studies/{FINISHED}/export"
 
 
 def test_each_caller_has_so_many_places_and_all_together_have_so_many():
-    slots = Slots(each=2, most=3)
-    taken = [slots.take(who) for who in ("one", "one", "one", "two", "two")]
-    assert (taken, slots.total()) == ([True, True, False, True, False], 3)
+    slots = Slots("no place", each=2, most=3)
+    for who in ("one", "one", "two"):
+        slots.take(who)
+    for who in ("one", "two"):
+        with pytest.raises(TooManyError, match="no place"):
+            slots.take(who)
+    assert slots.total() == 3
 
     slots.release("one")
-    assert slots.take("two")
-    assert not slots.take("one")
+    slots.take("two")
+    with pytest.raises(TooManyError, match="no place"):
+        slots.take("one")
 
 
 @pytest.mark.parametrize("fault", [None, ConnectionResetError, asyncio.CancelledError])
@@ -34,8 +39,8 @@ def test_an_answer_gives_its_place_back_however_it_ends(fault):
     async def receive():
         await asyncio.sleep(10)
 
-    slots = Slots(each=1)
-    assert slots.take("one")
+    slots = Slots("no place", each=1)
+    slots.take("one")
     answer = HeldResponse(iter([b"a", b"b"]), slots, "one", media_type="text/plain")
     scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
     try:
@@ -49,8 +54,9 @@ def test_an_answer_gives_its_place_back_however_it_ends(fault):
 def test_who_takes_away_too_much_at_once_is_told_to_wait(serve, recorded_store, address):
     served = serve(recorded_store, ServiceConfig(limits=Limits(downloads=1)))
     slots = served.service.exports if address == EXPORT else served.service.downloads
-    while slots.take("read"):
-        pass
+    with suppress(TooManyError):
+        while True:
+            slots.take("read")
     taken = slots.total()
     with served.client("read") as reader, served.client("submit") as other:
         refused = reader.get(address)

@@ -14,9 +14,10 @@ from records.trial import Policy
 from search.service import service as state
 from search.service.auth import Caller, Role
 from search.service.config import Limits, ServiceConfig
+from search.service.limits import TooManyError
 from search.service.queue import State
 from search.service.runner import Scheduler
-from search.service.service import ConflictError, ForbiddenError, NewStudy, Service, TooManyError
+from search.service.service import ConflictError, ForbiddenError, NewStudy, Service
 from tests.support import records as testing
 
 CI = Caller(name="ci", role=Role.SUBMIT)

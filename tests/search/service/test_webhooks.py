@@ -17,8 +17,9 @@ from records.errors import StudyError
 from records.store.store import Store
 from search.service import webhooks as module
 from search.service.config import Webhook
-from search.service.queue import RunTable, State, pending_submission
+from search.service.queue import RunTable, State
 from search.service.webhooks import WebhookSender, secret_in, wait_s
+from tests.search.service.queueing import submission
 from tests.support import records as testing
 
 SECRET = b"a long random text"
@@ -103,7 +104,7 @@ class Office:
         self.restart()
         with closing(Store(folder / "store")) as store:
             store.create("one", testing.study(), "test")
-            self.table.add(pending_submission("one", "lab", "gpus", 1, "ci"))
+            self.table.add(submission())
             self.table.change_from("one", State.PENDING, State.FAILED, message="it <broke>")
             self.table.enqueue("one", self.sender.deliveries_for(self.table.find("one"), store))
 

@@ -8,7 +8,7 @@ from itertools import chain
 from evaluator.objective import scoring_of
 from records.errors import StudyError
 from records.study import Study
-from records.trial import Breakdown, Failed, Measured, MetricValue, Outcome, Trial
+from records.trial import Breakdown, Measured, MetricValue, Outcome, Trial
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.explored import TIP_CHARS
@@ -22,14 +22,9 @@ from search.views.document import (
     Section,
     Table,
     TableRow,
-    code,
-    metric_cell,
     number,
 )
 from search.views.format import (
-    NO_CONFIG,
-    author,
-    centre_words,
     format_breakdown,
     format_count,
     format_difference,
@@ -39,12 +34,10 @@ from search.views.format import (
     format_percent,
     format_whole_percent,
     one_line,
-    remarks,
-    support_words,
 )
 from search.views.study import use_words
 from search.views.svg import ChartAxis, LegendEntry
-from search.views.trial import NUMBERS, number_cell
+from search.views.trial import NUMBERS, ListedTrial, trial_table
 
 POOR = 0.25
 """Share of the explained variation below which no chart of the model is shown."""
@@ -305,7 +298,6 @@ def _times(outcome: Outcome) -> tuple[float, int] | None:
 
 MOST_ROWS = 2000
 MOST_METRICS = 5
-CAUSE_CHARS = 300
 SHOWN_FIRST = ("step_time", "tokens_per_s", "peak_memory", "rank_count", "mfu")
 
 
@@ -316,18 +308,19 @@ def trials_section(data: ReportData) -> Section:
     about = "All trials; settings that differ from the best"
     if left_out:
         about = f"The best {len(shown)} trials and failures; {left_out} more are stored"
-    metrics = shown_metrics(data.study, data.metrics, MOST_METRICS)
-    table = Table(
-        about=about,
-        headings=(
-            *("trial", "by", "sets", _objective(data), "launches"),
-            *metrics,
-            *(fact.heading for fact in NUMBERS),
-            "remarks or cause of failure",
-        ),
-        rows=tuple(_trials_row(trial, metrics, data) for trial in shown),
-        is_long=True,
-    ).dense
+    columns = {
+        "ordinal": "trial",
+        "author": "by",
+        "settings": "sets",
+        "score": _objective(data),
+        "launches": "launches",
+        **{
+            f"metric.{name}": name for name in shown_metrics(data.study, data.metrics, MOST_METRICS)
+        },
+        **{fact.key: fact.heading for fact in NUMBERS},
+        "remarks": "remarks or cause of failure",
+    }
+    table = trial_table(about, columns, [_listed(trial, data) for trial in shown]).dense
     lead = (
         "Each value is over the trial's launches in its last confirmation, else over all its "
         "repeat launches, else from its only launch."
@@ -367,25 +360,14 @@ def shown_metrics(
     return [name for name in wanted if name != own and (name in needed or name in varied)][:most]
 
 
-def _trials_row(trial: Trial, metrics: Sequence[str], data: ReportData) -> TableRow:
-    failed = isinstance(trial.outcome, Failed)
-    reached = data.reached(trial)
-    launches = [number(None), number(None)]
-    if reached is not None:
-        launches = [
-            number(reached.centre, centre_words(reached)),
-            number(reached.launch_count, support_words(reached)),
-        ]
-    return TableRow.of(
-        number(trial.ordinal),
-        author(trial),
-        code(_settings(trial, data)),
-        *launches,
-        *(metric_cell(data.metric(trial, name)) for name in metrics),
-        *(number_cell(fact, trial) for fact in NUMBERS),
-        remarks_words(trial),
-        tone="best" if trial is data.best else "failed" if failed else "",
-        anchor=f"trial-{trial.ordinal}",
+def _listed(trial: Trial, data: ReportData) -> ListedTrial:
+    metrics = data.metrics.get(trial.ordinal, ())
+    return ListedTrial(
+        trial=trial,
+        reached=data.reached(trial),
+        settings=_settings(trial, data),
+        metrics={value.name: value for value in metrics},
+        is_best=trial is data.best,
     )
 
 
@@ -396,11 +378,3 @@ def _settings(trial: Trial, data: ReportData) -> str:
     if best is None or best.config is None or trial is best:
         return format_flags(trial.config)
     return format_difference(trial.config, best.config)
-
-
-def remarks_words(trial: Trial, *more: str) -> str:
-    """Why a trial failed; else `more` and the caveats of its result."""
-    if isinstance(trial.outcome, Failed):
-        where = "" if trial.config is not None else f" {NO_CONFIG}"
-        return one_line(f"{trial.outcome.kind}: {trial.outcome.message}{where}", CAUSE_CHARS)
-    return one_line("; ".join((*more, *remarks(trial))), CAUSE_CHARS)

@@ -125,11 +125,6 @@ class ReportData:
         """The number of a trial, over the launches that count; None where it has no score."""
         return trial_spread(trial, self.history)
 
-    def metric(self, trial: Trial, name: str) -> MetricValue | None:
-        """A metric of a trial; None where it has none."""
-        found = self.metrics.get(trial.ordinal, ())
-        return next((value for value in found if value.name == name), None)
-
     def lines(self, *labels: str) -> tuple[tuple[str, str], ...]:
         """What the closing report says under these labels."""
         return tuple((label, words) for label in labels for words in self.summary.get(label, ()))

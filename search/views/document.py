@@ -37,7 +37,7 @@ class Facts:
 class Cell:
     """One place of a table; rows are sorted by `value` where it has one.
 
-    One that `differs` from the first of its row is marked.
+    One that `differs` from the first of its row is marked; a page leads to `link`.
     """
 
     text: str
@@ -45,6 +45,7 @@ class Cell:
     is_code: bool = False
     is_number: bool = False
     differs: bool = False
+    link: str = ""
 
     @property
     def marked(self) -> str:

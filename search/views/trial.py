@@ -3,8 +3,9 @@
 Terminal, page, report, JSON, CSV, data frames and prompt read these. Nothing here reads a store.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from typing import Final, TypeAlias
 
@@ -42,9 +43,11 @@ from search.views.document import (
     number,
 )
 from search.views.format import (
+    NO_CONFIG,
     absence_lines,
     author,
     caveats,
+    centre_words,
     format_breakdown,
     format_breakdown_briefly,
     format_count,
@@ -56,11 +59,13 @@ from search.views.format import (
     remarks,
     score_words,
     spread_words,
+    support_words,
 )
 from search.views.machine import Disturbed, conditions_words, launch_facts
 from search.views.study import InContextResult
 
 TEXT_CHARS = 2000
+REMARK_CHARS = 300
 NOT_SET = "not set"
 
 Line: TypeAlias = tuple[str, str]
@@ -258,10 +263,88 @@ def fact_lines(facts: Sequence[Fact], trial: Trial, reached: Reached = None) -> 
     return [line for fact in facts if fact.label for line in fact.lines(trial, reached)]
 
 
-def number_cell(fact: Fact, trial: Trial) -> Cell:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTrial:
+    """A trial with what a row of a table shows of it; `settings` as text, `metrics` by name."""
+
+    trial: Trial
+    reached: Reached
+    settings: str = ""
+    metrics: Mapping[str, MetricValue] = field(default_factory=dict)
+    disturbed: Disturbed | None = None
+    is_best: bool = False
+
+
+def _number_cell(fact: Fact, of: ListedTrial) -> Cell:
     """Return a number for a column headed by its unit; empty where it is absent."""
-    value = fact.value(trial, None)
+    value = fact.value(of.trial, None)
     return number(value if isinstance(value, int | float) else None)
+
+
+CELLS: Final[Mapping[str, Callable[[ListedTrial], Cell | str]]] = {
+    "ordinal": lambda of: number(of.trial.ordinal),
+    "author": lambda of: author(of.trial),
+    "settings": lambda of: code(of.settings),
+    "score": lambda of: _reached_cell(of, ""),
+    "result": lambda of: _reached_cell(of, _unit(of.trial) or ""),
+    "launches": lambda of: (
+        number(of.reached.launch_count, support_words(of.reached)) if of.reached else number(None)
+    ),
+    **{fact.key: partial(_number_cell, fact) for fact in NUMBERS},
+    "remarks": lambda of: remarks_words(of.trial, of.disturbed),
+}
+"""The columns of tables of trials, besides one for each knob and metric.
+
+A `result` has its unit; that of a `score` is in its heading.
+"""
+
+
+def known_numbers(trials: Iterable[Trial]) -> list[Fact]:
+    """Return the numbers that any of these trials has."""
+    listed = [ListedTrial(trial=trial, reached=None) for trial in trials]
+    return [fact for fact in NUMBERS if any(_number_cell(fact, each).text for each in listed)]
+
+
+def trial_table(about: str, columns: Mapping[str, str], trials: Iterable[ListedTrial]) -> Table:
+    """Return a row for each trial; `columns` are headings by `CELLS`, `config.X` or `metric.X`."""
+    return Table(
+        about=about,
+        headings=tuple(columns.values()),
+        rows=tuple(
+            TableRow.of(
+                *(_cell(key, each) for key in columns),
+                tone="best" if each.is_best else "failed" if _failure(each.trial, None) else "",
+                anchor=f"trial-{each.trial.ordinal}",
+            )
+            for each in trials
+        ),
+        is_long=True,
+    )
+
+
+def _cell(key: str, of: ListedTrial) -> Cell | str:
+    match key.partition("."):
+        case "metric", ".", name:
+            return metric_cell(of.metrics.get(name))
+        case "config", ".", name:
+            value = None if of.trial.config is None else of.trial.config.values.get(name)
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            return Cell(text="" if value is None else str(value), is_number=is_number)
+        case _:
+            return CELLS[key](of)
+
+
+def _reached_cell(of: ListedTrial, unit: str) -> Cell:
+    return number(of.reached.centre, centre_words(of.reached, unit)) if of.reached else number(None)
+
+
+def remarks_words(trial: Trial, disturbed: Disturbed | None = None) -> str:
+    """Return why a trial failed; else that launches were disturbed, and caveats of its result."""
+    if isinstance(trial.outcome, Failed):
+        where = "" if trial.config is not None else f" {NO_CONFIG}"
+        return one_line(f"{trial.outcome.kind}: {trial.outcome.message}{where}", REMARK_CHARS)
+    counted = [] if disturbed is None else [disturbed.count_words]
+    return one_line("; ".join((*counted, *remarks(trial))), REMARK_CHARS)
 
 
 def trial_row(

@@ -20,12 +20,11 @@ from search.service.api.studies import Offset
 from search.service.api.trials import policy_before, policy_of, side_of
 from search.service.data import compare_recorded, disturbed_trials
 from search.service.pages.base import OneStudy, drawing, page, visible
-from search.service.pages.trials import remarks_of
 from search.service.service import Service
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.study import use_facts
 from search.views.svg import ChartAxis
-from search.views.trial import knob_values, result_words
+from search.views.trial import knob_values, remarks_words, result_words
 
 router = APIRouter(include_in_schema=False)
 
@@ -192,7 +191,7 @@ def _side(name: str, service: Service) -> Side:
     result, remarks = "none", "no trial of it may lead"
     if found is not None:
         disturbed = disturbed_trials((found.trial,), row, service.records)
-        remarks = remarks_of(found.trial, disturbed.get(found.trial.ordinal))
+        remarks = remarks_words(found.trial, disturbed.get(found.trial.ordinal))
         reached = spread_of_trial(found.trial, repeat_spreads(row, service.records))
         result = result_words(found.trial, reached) or "failed"
     return Side(

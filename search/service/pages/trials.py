@@ -15,20 +15,21 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, choices_of
 from records.trial import FailureKind, Measured, MetricValue, Trial
-from search.report.analysis import remarks_words, shown_metrics
+from search.report.analysis import shown_metrics
 from search.report.explored import are_too_many, repeat_costs, repeat_spreads, spread_of_trial
 from search.service.api.trials import attachment
 from search.service.data import disturbed_trials
 from search.service.pages.base import OneStudy
 from search.transfer.tables import StudyExport, trial_documents, write_csv
-from search.views.document import metric_words
-from search.views.format import author, centre_words, one_line, support_words
-from search.views.machine import Disturbed
+from search.views.format import one_line
+from search.views.trial import ListedTrial, known_numbers, trial_table
 
 router = APIRouter(include_in_schema=False)
 
 MOST_KNOBS, MOST_METRICS = 8, 4
 CSV_ROWS = 5000
+SORTS = {"ordinal": "ordinal", "result": "score", "author": "author", "remarks": "kind"}
+"""What the table is sorted by under the headings of columns, besides knobs and metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,6 @@ class Column:
     key: str
     name: str
     is_shown: bool
-    is_number: bool
 
 
 class TrialTableQuery(BaseModel):
@@ -127,11 +127,6 @@ def trials_as_csv(at: OneStudy, asked: Asked) -> Response:
     )
 
 
-def remarks_of(trial: Trial, disturbed: Disturbed | None) -> str:
-    """Return why a trial failed, or the caveats of its result."""
-    return remarks_words(trial, *([] if disturbed is None else [disturbed.count_words]))
-
-
 def _query(row: StudyRow, asked: TrialTableQuery, records: Store) -> TrialQuery:
     """Return the query to the store; a sort by score uses the results over all launches."""
     query = TrialQuery(
@@ -156,41 +151,35 @@ def _trial_table(
         for trial in trials
         if isinstance(trial.outcome, Measured)
     }
-    columns = _columns(row, trials, metrics, asked)
-    shown = [column for column in columns if column.is_shown]
     again, disturbed = repeat_spreads(row, store), disturbed_trials(trials, row, store)
+    columns = _columns(row, trials, metrics, asked)
+    shown = {column.key: column.name for column in columns if column.is_shown}
+    headings = {
+        "ordinal": "Trial",
+        "result": one_line(row.study.objective.expression, 60),
+        "launches": "Launches",
+        **shown,
+        **{fact.key: fact.heading for fact in known_numbers(trials)},
+        "author": "By",
+        "remarks": "Notes",
+    }
+    listed = (
+        ListedTrial(
+            trial=trial,
+            reached=spread_of_trial(trial, again),
+            metrics={value.name: value for value in metrics.get(trial.ordinal, ())},
+            disturbed=disturbed.get(trial.ordinal),
+            is_best=trial.ordinal == best,
+        )
+        for trial in trials
+    )
     return {
-        "columns": columns,
-        "shown": shown,
-        "lines": [
-            {
-                "ordinal": trial.ordinal,
-                "status": trial.outcome.status,
-                "author": author(trial),
-                "score": "" if reached is None else centre_words(reached, _unit(trial)),
-                "support": "" if reached is None else support_words(reached),
-                "cells": _cells(trial, metrics.get(trial.ordinal, ()), shown),
-                "remarks": remarks_of(trial, disturbed.get(trial.ordinal)),
-                "is_best": trial.ordinal == best,
-            }
-            for trial in trials
-            for reached in [spread_of_trial(trial, again)]
-        ],
-        "objective": one_line(row.study.objective.expression, 60),
+        "choices": columns,
+        "keys": [*headings],
+        "sorts": {**SORTS, **{key: key for key in shown}},
+        "shown": trial_table("", headings, listed),
         "is_first_only": are_too_many(row, store),
     }
-
-
-def _unit(trial: Trial) -> str:
-    return trial.score.unit if trial.score else ""
-
-
-def _cells(trial: Trial, metrics: Sequence[MetricValue], shown: Sequence[Column]) -> list[str]:
-    """Return what is in these columns, empty where a trial has no value."""
-    config = {} if trial.config is None else trial.config.values
-    values = {f"{METRIC}{value.name}": metric_words(value) for value in metrics}
-    values |= {f"{KNOB}{name}": str(value) for name, value in config.items()}
-    return [values.get(column.key, "") for column in shown]
 
 
 def _columns(
@@ -209,20 +198,11 @@ def _columns(
         *_default_knobs(dimensions),
         *(f"{METRIC}{name}" for name in shown_metrics(row.study, metrics, MOST_METRICS)),
     }
-    numbers = {
-        name
-        for name in knobs
-        if all(not isinstance(config.get(name, 0), str | bool) for config in configs)
-    }
-    return (
-        *(_column(KNOB, name, chosen, is_number=name in numbers) for name in knobs),
-        *(_column(METRIC, name, chosen, is_number=True) for name in names),
+    keys = [*((KNOB, name) for name in knobs), *((METRIC, name) for name in names)]
+    return tuple(
+        Column(key=f"{kind}{name}", name=name, is_shown=f"{kind}{name}" in chosen)
+        for kind, name in keys
     )
-
-
-def _column(kind: str, name: str, chosen: set[str], *, is_number: bool) -> Column:
-    key = f"{kind}{name}"
-    return Column(key=key, name=name, is_shown=key in chosen, is_number=is_number)
 
 
 def _default_knobs(dimensions: Mapping[str, Dimension]) -> Iterator[str]:

@@ -1,12 +1,14 @@
 """Open the traces that a path or a stored trial such as `trial:3` names."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.collectives import Matches, match
 from evaluator.traces.analysis.kernels import KernelTables, top_kernels
+from evaluator.traces.analysis.stragglers import Stragglers, stragglers
 from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import read_folder
 from records.errors import StudyError
@@ -16,7 +18,7 @@ from search.storage import read_stored_traces, require_files, trace_files
 from search.views.console import progress_bar
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, because results are cached
 class OpenTraces:
     """Traces, how to call them, and what metrics may look at."""
 
@@ -24,15 +26,20 @@ class OpenTraces:
     evidence: Evidence
     traces: TraceSet
 
-    @property
+    @cached_property
     def matches(self) -> Matches:
         """Which collective of each rank belongs to which."""
         return self.evidence.matches or match(self.traces)
 
-    @property
+    @cached_property
     def kernels(self) -> KernelTables:
         """The work of ranks by name."""
         return self.evidence.kernels or top_kernels(self.traces)
+
+    @cached_property
+    def waits(self) -> Stragglers | None:
+        """Who waits for whom; None where nothing is matched on two ranks."""
+        return stragglers(self.traces, self.matches)
 
 
 STORED = "trial:"

@@ -4,17 +4,18 @@ Times are in seconds, sizes in bytes, shares from 0 to 1; None is what a trace d
 Each table has its columns in a mapping from their names to their descriptions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Final, TypeAlias
 
 import numpy as np
 
-from evaluator.traces.analysis.breakdown import JobSplit, StepParts, StepSplit
-from evaluator.traces.analysis.collectives import Matches, NoMatch, Volume, bandwidths
-from evaluator.traces.analysis.kernels import IdleCauses, JobLaunches, KernelTable, stream_queues
-from evaluator.traces.analysis.stragglers import Stragglers
-from evaluator.traces.model import CollectiveKind, StepKind, TraceSet
+from evaluator.metrics.registry import measure_all, metric, metric_names
+from evaluator.traces.analysis.breakdown import StepParts, StepSplit
+from evaluator.traces.analysis.collectives import Matches, NoMatch, bandwidths
+from evaluator.traces.analysis.kernels import IdleCauses, KernelTable, stream_queues
+from evaluator.traces.model import CollectiveKind, StepKind
+from search.traces.open import OpenTraces
 
 Row: TypeAlias = dict[str, object]
 Columns: TypeAlias = Mapping[str, str]
@@ -154,8 +155,13 @@ COLUMNS: Final[Mapping[str, Columns]] = {
 """The columns of each table of a trace."""
 
 
-def rank_rows(traces: TraceSet) -> list[Row]:
-    """One row per rank: `COLUMNS["ranks"]`."""
+def table_rows(found: OpenTraces, table: str) -> list[Row]:
+    """Return the rows of a table of these traces, each with the columns `COLUMNS[table]`."""
+    return ROWS[table](found)
+
+
+def _ranks(found: OpenTraces) -> list[Row]:
+    traces = found.traces
     offsets_ns = traces.alignment.offsets_ns if traces.alignment else (None,) * len(traces.ranks)
     return [
         {
@@ -172,13 +178,13 @@ def rank_rows(traces: TraceSet) -> list[Row]:
     ]
 
 
-def step_rows(traces: TraceSet, split: JobSplit | None) -> list[Row]:
-    """One row per rank and step that all ranks profiled: `COLUMNS["steps"]`."""
+def _steps(found: OpenTraces) -> list[Row]:
+    split = found.evidence.split
     if split is None:
         return []
     kinds = {
         (trace.rank, int(number)): StepKind(kind).name.lower()
-        for trace in traces.ranks
+        for trace in found.traces.ranks
         for number, kind in zip(trace.steps.number, trace.steps.kind, strict=True)
     }
     marked = bool(split.step_numbers)
@@ -203,8 +209,8 @@ def _seconds(parts: StepParts | IdleCauses, names: Iterable[str], index: int) ->
     }
 
 
-def breakdown_rows(split: JobSplit | None) -> list[Row]:
-    """One row per rank, and one for their mean: `COLUMNS["breakdown"]`."""
+def _breakdown(found: OpenTraces) -> list[Row]:
+    split = found.evidence.split
     if split is None:
         return []
     means: list[tuple[int | None, StepSplit]] = [*split.by_rank, (None, split.mean)]
@@ -215,7 +221,7 @@ def breakdown_rows(split: JobSplit | None) -> list[Row]:
 
 
 def kernel_rows(table: KernelTable) -> list[Row]:
-    """One row per name and activity, the longest total first: `COLUMNS["kernels"]`."""
+    """Return a row per name and activity, the longest total first: `COLUMNS["kernels"]`."""
     return [
         {
             **{name: getattr(row, name) for name in COLUMNS["kernels"]},
@@ -226,15 +232,12 @@ def kernel_rows(table: KernelTable) -> list[Row]:
     ]
 
 
-def launch_rows(launches: JobLaunches | None) -> list[Row]:
-    """One row per rank and one for all, none without launches: `COLUMNS["launches"]`."""
-    if launches is None:
-        return []
-    return [asdict(each) for each in (*launches.by_rank, launches.job)]
+def _launches(found: OpenTraces) -> list[Row]:
+    launches = found.evidence.launches
+    return [asdict(each) for each in (*launches.by_rank, launches.job)] if launches else []
 
 
-def queue_rows(traces: TraceSet) -> list[Row]:
-    """One row per rank and stream on which work waited: `COLUMNS["queues"]`."""
+def _queues(found: OpenTraces) -> list[Row]:
     return [
         {
             "rank": trace.rank,
@@ -242,28 +245,27 @@ def queue_rows(traces: TraceSet) -> list[Row]:
             "longest_count": queue.longest_count,
             "mean_count": queue.mean_count,
         }
-        for trace in traces.ranks
+        for trace in found.traces.ranks
         for queue in stream_queues(trace)
     ]
 
 
-def idle_rows(causes: Sequence[IdleCauses] | None, *, marked: bool) -> list[Row]:
-    """One row per rank and step, none without launches: `COLUMNS["idle"]`."""
+def _idle(found: OpenTraces) -> list[Row]:
     names = [name for name in COLUMNS["idle"] if name.endswith("_s")]
+    marked = bool(found.traces.common_steps.size)
     return [
         {
             "rank": each.rank,
             "step": int(number) if marked else None,
             **_seconds(each, names, index),
         }
-        for each in causes or ()
+        for each in found.evidence.idle or ()
         for index, number in enumerate(each.number)
     ]
 
 
-def group_rows(matches: Matches) -> list[Row]:
-    """One row per group of ranks that communicate: `COLUMNS["groups"]`."""
-    sizes = matches.calls.groups.size
+def _groups(found: OpenTraces) -> list[Row]:
+    sizes = found.matches.calls.groups.size
     return [
         {
             "group_id": group_id,
@@ -271,12 +273,12 @@ def group_rows(matches: Matches) -> list[Row]:
             "group_size": _known(sizes[group_id], 0),
             "group_ranks": None if group.ranks is None else list(group.ranks),
         }
-        for group_id, group in enumerate(matches.groups)
+        for group_id, group in enumerate(found.matches.groups)
     ]
 
 
-def collective_rows(traces: TraceSet, matches: Matches) -> list[Row]:
-    """One row per matched collective or transfer: `COLUMNS["collectives"]`."""
+def _collectives(found: OpenTraces) -> list[Row]:
+    traces, matches = found.traces, found.matches
     start_ns, end_ns = matches.times_ns(traces)
     present, duration_ns = matches.present, end_ns - start_ns
     least_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1, initial=2**62)
@@ -284,9 +286,9 @@ def collective_rows(traces: TraceSet, matches: Matches) -> list[Row]:
     longest_ns = np.where(present, duration_ns, 0).max(axis=1, initial=0)
     shown, complete = np.count_nonzero(present, axis=1), matches.complete
     last = np.where(present, duration_ns, np.iinfo(np.int64).max).argmin(axis=1)
-    found = bandwidths(traces, matches)
-    speeds = (found.algorithm_bytes_per_s.tolist(), found.bus_bytes_per_s.tolist())
-    algorithm, bus = (dict(zip(found.instance.tolist(), each, strict=True)) for each in speeds)
+    rates = bandwidths(traces, matches)
+    speeds = (rates.algorithm_bytes_per_s.tolist(), rates.bus_bytes_per_s.tolist())
+    algorithm, bus = (dict(zip(rates.instance.tolist(), each, strict=True)) for each in speeds)
     return [
         {
             "instance": row,
@@ -306,8 +308,8 @@ def collective_rows(traces: TraceSet, matches: Matches) -> list[Row]:
     ]
 
 
-def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
-    """One row per rank and collective of it, matched or not: `COLUMNS["calls"]`."""
+def _calls(found: OpenTraces) -> list[Row]:
+    traces, matches = found.traces, found.matches
     calls = matches.calls
     rows: list[Row] = []
     for place in range(calls.count):
@@ -330,8 +332,10 @@ def call_rows(traces: TraceSet, matches: Matches) -> list[Row]:
     return rows
 
 
-def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
-    """One row per kind and group, the most bytes first: `COLUMNS["traffic"]`."""
+def _traffic(found: OpenTraces) -> list[Row]:
+    """The groups with the most bytes first."""
+    volume, matches = found.evidence.volume, found.matches
+    groups = volume.groups if volume else ()
     return [
         {
             **_kind(matches, each.kind, matches.groups.index(each.group)),
@@ -340,18 +344,29 @@ def traffic_rows(volume: Volume | None, matches: Matches) -> list[Row]:
             "bytes_per_step": each.per_rank.bytes,
             "untold_count": each.per_rank.untold_count,
         }
-        for each in sorted(
-            volume.groups if volume else (), key=lambda each: -(each.per_rank.bytes or 0)
-        )
+        for each in sorted(groups, key=lambda each: -(each.per_rank.bytes or 0))
     ]
 
 
-def wait_rows(waits: Stragglers | None, split: JobSplit | None) -> list[Row]:
-    """One row per rank, none where nothing is matched on two ranks: `COLUMNS["stragglers"]`."""
+def _stragglers(found: OpenTraces) -> list[Row]:
+    split, waits = found.evidence.split, found.waits
     compute_s = {rank: mean.compute_s for rank, mean in split.by_rank} if split else {}
     return [
         {**asdict(each), "compute_s": compute_s.get(each.rank)}
         for each in (waits.ranks if waits else ())
+    ]
+
+
+def _metrics(found: OpenTraces) -> list[Row]:
+    measures = measure_all(found.evidence)
+    values = {value.name: value.value for value in measures.values}
+    return [
+        {
+            **{column: getattr(metric(name), column, None) for column in COLUMNS["metrics"]},
+            "value": values.get(name),
+            "absent": measures.absent.get(name),
+        }
+        for name in metric_names()
     ]
 
 
@@ -366,3 +381,20 @@ def _kind(matches: Matches, kind: int, group_id: int) -> Row:
 
 def _known(value: np.integer, unknown: int) -> int | None:
     return None if value == unknown else int(value)
+
+
+ROWS: Final[Mapping[str, Callable[[OpenTraces], list[Row]]]] = {
+    "ranks": _ranks,
+    "steps": _steps,
+    "breakdown": _breakdown,
+    "idle": _idle,
+    "kernels": lambda found: kernel_rows(found.kernels.job),
+    "launches": _launches,
+    "queues": _queues,
+    "collectives": _collectives,
+    "calls": _calls,
+    "groups": _groups,
+    "traffic": _traffic,
+    "stragglers": _stragglers,
+    "metrics": _metrics,
+}

@@ -39,12 +39,20 @@ def render_html(page: Document) -> str:
 def write_chart(drawn: str, title: str, path: Path) -> None:
     """Write a chart as SVG or as a page. Raises StudyError, and StoreError if it cannot."""
     chart_file(path)
-    text = standalone(drawn)
-    if path.suffix.lower() == ".html":
-        section = Section(
-            name="chart", heading="Chart", lead="", blocks=(Chart(drawn=drawn, about=""),)
-        )
-        text = render_html(Document(title=title, lead="", sections=(section,)))
+    if path.suffix.lower() != ".html":
+        _write(standalone(drawn), path)
+        return
+    blocks = (Chart(drawn=drawn, about=""),)
+    section = Section(name="chart", heading="Chart", lead="", blocks=blocks)
+    write_html(Document(title=title, lead="", sections=(section,)), path)
+
+
+def write_html(page: Document, path: Path) -> None:
+    """Write a document as a page. Raises StoreError if it cannot."""
+    _write(render_html(page), path)
+
+
+def _write(text: str, path: Path) -> None:
     try:
         path.write_text(text, encoding="utf-8", errors="replace")
     except OSError as error:

@@ -5,7 +5,7 @@ import sys
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self, TextIO, assert_never
@@ -149,6 +149,16 @@ def print_document(document: Document) -> None:
             typer.echo(f"\n{section.heading}")
         for line in lines:
             echo_wrapped(f"  {line}")
+
+
+def print_blocks(blocks: Iterable[Block]) -> None:
+    """Print blocks below each other, as wide as the terminal is."""
+    for block in blocks:
+        for line in block_lines(block, page_cells()):
+            if isinstance(block, Table):
+                typer.echo(line)
+            else:
+                echo_wrapped(line)
 
 
 def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:

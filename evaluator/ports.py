@@ -3,19 +3,14 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
+from evaluator.rank.protocol import Ended
 from records.study import Study, Value
 from records.trial import Config, Failed, Measurement
 
 if TYPE_CHECKING:
     from evaluator.traces.model import TraceSet
-
-
-Reason: TypeAlias = Literal[
-    "finished", "rank_failed", "timeout", "hang", "out_of_memory", "disk_quota", "launcher_lost"
-]
-"""Why a job ended; from `timeout` on it was ended from outside, by its launcher or with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,52 +39,15 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankExit:
-    """How one rank ended: an exit status, or the signal that killed it.
-
-    `rank` is None for the command of a cold start that failed: how its ranks ended is then only in
-    their own files. `ended_ns` is when it ended by itself, since the Unix epoch; None when it was
-    made to end, with SIGTERM and after a grace with SIGKILL, and so may have any status.
-    """
-
-    rank: int | None
-    status: int | None
-    signal: int | None
-    ended_ns: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LastHeartbeat:
-    """A rank's last sign of life: what it had entered, and how long it was silent at the end.
-
-    `step` counts from 0 over all phases; None outside of steps.
-    """
-
-    rank: int
-    phase: Literal["setup", "warmup", "timed", "profile", "done"]
-    step: int | None
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
+class JobResult(Ended):
     """How a job ended; its logs and results lie in `workdir`, which the caller owns.
 
-    `ranks` has one entry per rank, or that of a command that failed. Logs are `rank{r}.log`, and
-    `job.log` of a command; where ranks were ended for their silence or at the time limit,
-    `rank{r}.stacks.txt` or `process{pid}.stacks.txt` say where they were. `message` says what the
-    launcher itself saw, empty if nothing. `memory_kill_count` is how many processes the kernel
-    killed meanwhile for want of memory, on the whole machine; None where that is not known.
+    Logs are `rank{r}.log`, and `job.log` of a command; where ranks were ended for their silence or
+    at the time limit, `rank{r}.stacks.txt` or `process{pid}.stacks.txt` say where they were.
     `environment` is what the launcher added to that of every job, in addition to what the job has.
     """
 
     workdir: Path
-    reason: Reason
-    ranks: tuple[RankExit, ...]
-    wall_s: float
-    heartbeats: tuple[LastHeartbeat, ...] = ()
-    memory_kill_count: int | None = None
-    message: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -15,8 +15,8 @@ from evaluator.failures.logs import (
     KILLED,
     TOO_LARGE,
     Finding,
-    RankError,
     Weight,
+    cause,
     elastic_findings,
     last_line,
     log_text,
@@ -29,8 +29,8 @@ from evaluator.failures.logs import (
     stuck_places,
     weightiest,
 )
-from evaluator.ports import JobResult, LastHeartbeat, RankExit
-from evaluator.rank.protocol import COMMAND_LOG, error_name
+from evaluator.ports import JobResult
+from evaluator.rank.protocol import COMMAND_LOG, LastHeartbeat, Phase, RankExit, error_name
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
 
@@ -65,26 +65,13 @@ MAX_MESSAGE = 400
 MAX_WHERE = 100
 FULL_DISK_BYTES = 16 << 20
 ERROR_FILES = "rank*.error.json"
-PHASES = ("setup", "warmup", "timed", "profile", "done")
+PHASES = tuple(Phase)
 
 _FROM_OUTSIDE = (
     *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT),
     *(signal.SIGPWR, signal.SIGXCPU),
     *(signal.SIGUSR1, signal.SIGUSR2),  # schedulers announce with them that they will end a job
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _Account:
-    """What is known of how one rank failed: who it was, where, and what was found."""
-
-    who: str
-    found: Finding
-
-    def __str__(self) -> str:
-        where = self.found.where[:MAX_WHERE]
-        said = f"{self.who}{self.found}"
-        return f"{said[: MAX_MESSAGE - len(where)]}{where}"
 
 
 def classify(result: JobResult) -> Failed | None:
@@ -108,10 +95,14 @@ def classify(result: JobResult) -> Failed | None:
 
 def _stuck(result: JobResult) -> Failed:
     """A job that was given up on; a rank that failed before the others waited is the cause."""
-    reported = _reported_accounts(result)
-    first = _weightiest([*reported, *_memory_in_output(result)])
-    if first is not None and first.found.weight is Weight.CAUSE:
-        return _failed(first.found.kind, str(first))
+    accounts = _reported_accounts(result)
+    # Memory may run out in a command whose other ranks then wait for the one that ended.
+    found = read_log(log_text(result.workdir / COMMAND_LOG))
+    if found is not None and found.kind is FailureKind.OUT_OF_MEMORY:
+        accounts.append(_of_rank(found))
+    first = weightiest(accounts)
+    if first is not None and first.weight is Weight.CAUSE:
+        return _as_found(first)
     silent_s = min((beat.silent_s for beat in result.heartbeats), default=result.wall_s)
     given_up = (
         f"no sign of life for {silent_s:.0f} s"
@@ -125,27 +116,15 @@ def _stuck(result: JobResult) -> Failed:
     )
 
 
-def _memory_in_output(result: JobResult) -> Iterator[_Account]:
-    """Memory that ran out in a command whose other ranks then waited for the one that ended."""
-    found = read_log(log_text(result.workdir / COMMAND_LOG))
-    if found is not None and found.kind is FailureKind.OUT_OF_MEMORY:
-        yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
-
-
 def _first_cause(result: JobResult) -> Failed:
     """What the first rank that failed by itself says, unless memory ran out anywhere."""
     in_order = sorted(result.ranks, key=lambda rank: _failure_time(rank, result))
-    first = _weightiest([account for rank in in_order for account in _accounts(rank, result)])
+    first = weightiest([account for rank in in_order for account in _accounts(rank, result)])
     if first is None:
         return _failed(FailureKind.CRASH, "ranks failed and left no reason")
-    if first.found.why == TOO_LARGE.why:
-        return _failed(_whose_is_the_disk(result), str(first))
-    return _failed(first.found.kind, str(first))
-
-
-def _weightiest(accounts: Sequence[_Account]) -> _Account | None:
-    first = weightiest([account.found for account in accounts])
-    return next((account for account in accounts if account.found is first), None)
+    if first.why == TOO_LARGE.why:
+        first = replace(first, kind=_whose_is_the_disk(result))
+    return _as_found(first)
 
 
 def _failure_time(rank: RankExit, result: JobResult) -> tuple[bool, int, bool]:
@@ -159,56 +138,48 @@ def _failure_time(rank: RankExit, result: JobResult) -> tuple[bool, int, bool]:
     return failed_ns is None, failed_ns or 0, error is None
 
 
-def _accounts(rank: RankExit, result: JobResult) -> Iterator[_Account]:
+def _accounts(rank: RankExit, result: JobResult) -> Iterator[Finding]:
     """Why a rank failed; nothing when it finished or was ended because another failed."""
     if rank.rank is None:
         yield from _of_command(rank, result)
         return
-    reported = _own_account(rank.rank, result)
-    if reported is not None:
-        yield reported
+    error = rank_error(result.workdir / error_name(rank.rank))
+    if error is not None:
+        yield rank_finding(error)
     elif rank.ended_ns is not None:
         account = _exit_account(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
         unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
         if account is not None:
             yield account
         elif unfinished:
-            who = f"rank {rank.rank} ended with status 0 "
-            yield _Account(who, _crash("before its work was done"))
+            yield _crash(f"rank {rank.rank} ended with status 0 ", "before its work was done")
 
 
-def _of_command(command: RankExit, result: JobResult) -> Iterator[_Account]:
+def _of_command(command: RankExit, result: JobResult) -> Iterator[Finding]:
     """What the ranks that a command started left, then how the command itself ended."""
     yield from _reported_accounts(result)
-    for found in elastic_findings(result.workdir):
-        yield _Account("" if found.rank is None else f"rank {found.rank}: ", found)
+    yield from map(_of_rank, elastic_findings(result.workdir))
     killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
     if killed is not None:
         how = f"rank {killed.rank} died of {signal_name(killed.signal)}"
-        yield _signal_account(how, killed.signal, None, result) or _Account(how, _crash(""))
+        yield _signal_account(how, killed.signal, None, result) or _crash(how, "")
     account = _exit_account("the command", command, result, COMMAND_LOG)
     if account is not None:
         yield account
 
 
-def _reported_accounts(result: JobResult) -> list[_Account]:
+def _reported_accounts(result: JobResult) -> list[Finding]:
     """What all error files of ranks say, the first to fail first."""
     paths = [path for path in result.workdir.glob(ERROR_FILES) if rank_number(path) is not None]
     errors = [error for path in paths if (error := rank_error(path))]
-    return [_account(error) for error in sorted(errors, key=lambda error: error.failed_ns)]
+    return [rank_finding(error) for error in sorted(errors, key=lambda error: error.failed_ns)]
 
 
-def _own_account(rank: int, result: JobResult) -> _Account | None:
-    """What a rank's own error file says."""
-    error = rank_error(result.workdir / error_name(rank))
-    return None if error is None else _account(error)
+def _of_rank(found: Finding) -> Finding:
+    return found if found.rank is None else replace(found, who=f"rank {found.rank}: ")
 
 
-def _account(error: RankError) -> _Account:
-    return _Account(f"rank {error.rank} in {error.phase}: ", rank_finding(error))
-
-
-def _exit_account(who: str, ended: RankExit, result: JobResult, log: str) -> _Account | None:
+def _exit_account(who: str, ended: RankExit, result: JobResult, log: str) -> Finding | None:
     """What the exit and the log of a process say; None when it ended well."""
     if ended.status == 0:
         return None
@@ -223,31 +194,29 @@ def _exit_account(who: str, ended: RankExit, result: JobResult, log: str) -> _Ac
     if found is None:
         return _unexplained_account(how, text, result)
     if found.why == KILLED.why and result.memory_kill_count:
-        return _Account(how, _KILLED_FOR_MEMORY)
+        return _killed_for_memory(how)
     if ended.rank is None:
-        who = how if found.rank is None else f"rank {found.rank}"
-        return _Account(f"{who}: ", found)
+        return replace(found, who=f"{how}: ") if found.rank is None else _of_rank(found)
     if found.weight is Weight.END:  # that it ended is known; its peers only lost it
         found = replace(found, weight=Weight.CAUSE, why="")
-    return _Account(f"{how}: ", found)
+    return replace(found, who=f"{how}: ")
 
 
-def _signal_account(how: str, by: int, found: Finding | None, result: JobResult) -> _Account | None:
+def _signal_account(how: str, by: int, found: Finding | None, result: JobResult) -> Finding | None:
     if by == signal.SIGKILL and result.memory_kill_count:
-        return _Account(how, _KILLED_FOR_MEMORY)
+        return _killed_for_memory(how)
     if by in _FROM_OUTSIDE:
-        return _Account(how, _finding(FailureKind.INFRASTRUCTURE, ", sent from outside"))
-    return None if found is None else _Account(f"{how}: ", found)
+        return cause(FailureKind.INFRASTRUCTURE, ", sent from outside", who=how)
+    return None if found is None else replace(found, who=f"{how}: ")
 
 
-def _unexplained_account(how: str, text: str, result: JobResult) -> _Account:
+def _unexplained_account(how: str, text: str, result: JobResult) -> Finding:
     """The account of a process whose log has no line that we understand."""
     said = last_line(text)
     if not said and _disk_is_full(result):
-        full = _finding(FailureKind.INFRASTRUCTURE, ": the disk of its folder is full")
-        return _Account(how, full)
+        return cause(FailureKind.INFRASTRUCTURE, ": the disk of its folder is full", who=how)
     silent = "" if " died of " in how else " and said nothing"
-    return _Account(how, _crash(f": {said}" if said else silent))
+    return _crash(how, f": {said}" if said else silent)
 
 
 def _whose_is_the_disk(result: JobResult) -> FailureKind:
@@ -279,17 +248,19 @@ def _phase(rank: RankExit, result: JobResult) -> str:
     return f" in {phases[0]}" if phases else ""
 
 
-def _crash(said: str) -> Finding:
-    return _finding(FailureKind.CRASH, said)
+def _crash(who: str, said: str) -> Finding:
+    return cause(FailureKind.CRASH, said, who=who)
 
 
-def _finding(kind: FailureKind, said: str) -> Finding:
-    return Finding(kind=kind, weight=Weight.CAUSE, said=said)
+def _killed_for_memory(who: str) -> Finding:
+    said = ": the kernel killed it, the machine's memory was used up"
+    return cause(FailureKind.OUT_OF_MEMORY, said, who=who)
 
 
-_KILLED_FOR_MEMORY = _finding(
-    FailureKind.OUT_OF_MEMORY, ": the kernel killed it, the machine's memory was used up"
-)
+def _as_found(found: Finding) -> Failed:
+    """The failure that a finding is, with room for where it was."""
+    where = found.where[:MAX_WHERE]
+    return _failed(found.kind, f"{found.who}{found}"[: MAX_MESSAGE - len(where)] + where)
 
 
 def _failed(kind: FailureKind, message: str) -> Failed:
@@ -307,9 +278,9 @@ def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
     exits = {each.rank: each for each in result.ranks}
     killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
     if killed is not None:
-        exits.setdefault(killed.rank, _exit(killed.rank, killed.signal))
+        exits.setdefault(killed.rank, RankExit(rank=killed.rank, signal=killed.signal))
     for rank in sorted(rank for rank in said if rank is not None):
-        exits.setdefault(rank, _exit(rank, None))
+        exits.setdefault(rank, RankExit(rank=rank))
     return tuple(_end(each, said.get(rank)) for rank, each in exits.items())
 
 
@@ -326,10 +297,6 @@ def _reported_errors(folder: Path) -> Iterator[tuple[int | None, Finding]]:
         error = rank_error(path)
         if error is not None:
             yield rank_number(path), rank_finding(error)
-
-
-def _exit(rank: int, signal: int | None) -> RankExit:
-    return RankExit(rank=rank, status=None, signal=signal, ended_ns=None)
 
 
 def _end(ended: RankExit, found: Finding | None) -> RankEnd:

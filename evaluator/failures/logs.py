@@ -127,17 +127,23 @@ _ROOT_STATUS = re.compile(r"\bexitcode *: *(-?\d+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was said: by its own words, and where in the program if that is known."""
+    """One thing that was said, by `who` if that is known, and where in the program."""
 
     kind: FailureKind
     weight: Weight
     said: str
+    who: str = ""
     why: str = ""
     where: str = ""
     rank: int | None = None
 
     def __str__(self) -> str:
         return f"{self.why}: {self.said}" if self.why else self.said
+
+
+def cause(kind: FailureKind, said: str, *, who: str = "", where: str = "") -> Finding:
+    """Return what went wrong where no rule says it."""
+    return Finding(kind=kind, weight=Weight.CAUSE, said=said, who=who, where=where)
 
 
 def read_log(text: str) -> Finding | None:
@@ -181,7 +187,7 @@ def read_error(
     short = type_name.rpartition(".")[2]
     said = f"{short}: {first_line(message)}" if first_line(message) else short
     if rule is None:
-        return Finding(kind=FailureKind.CRASH, weight=Weight.CAUSE, said=said, where=where)
+        return cause(FailureKind.CRASH, said, where=where)
     return _finding_of(rule, said, text, where=where)
 
 
@@ -340,7 +346,7 @@ class Thrown(msgspec.Struct, frozen=True):
     message: str
 
 
-class RankError(msgspec.Struct, frozen=True):
+class RankError(Thrown, frozen=True):
     """What a rank said when it failed; the causes are those that the exception came from.
 
     `failed_ns` is when, by the rank's clock, since the Unix epoch.
@@ -349,8 +355,6 @@ class RankError(msgspec.Struct, frozen=True):
     rank: int
     phase: str
     failed_ns: int
-    type: str
-    message: str
     causes: tuple[Thrown, ...]
     memory_limited: bool
     traceback: str
@@ -383,11 +387,16 @@ def rank_error(path: Path) -> RankError | None:
 
 def rank_finding(error: RankError) -> Finding:
     """Return the first cause behind a rank's exception, or the exception itself."""
-    thrown = _read(error, error.type, error.message)
-    links = [thrown, *(_read(error, cause.type, cause.message) for cause in error.causes)]
-    first = weightiest([link for link in reversed(links) if link.why]) or thrown
-    # An exception is what went wrong, even one that only reports how a child process ended.
-    return replace(first, weight=Weight.CAUSE, why="") if first.weight is Weight.END else first
+    where, limited = place(error.traceback), error.memory_limited
+    links = [
+        read_error(link.type, link.message, where=where, memory_limited=limited)
+        for link in (error, *error.causes)
+    ]
+    first = weightiest([link for link in reversed(links) if link.why]) or links[0]
+    if first.weight is Weight.END:
+        # An exception is what went wrong, even one that only reports how a child process ended.
+        first = replace(first, weight=Weight.CAUSE, why="")
+    return replace(first, who=f"rank {error.rank} in {error.phase}: ")
 
 
 def elastic_findings(workdir: Path) -> list[Finding]:
@@ -398,12 +407,6 @@ def elastic_findings(workdir: Path) -> list[Finding]:
     return [_elastic_finding(path, error.message) for path, error in errors]
 
 
-def _read(error: RankError, type_name: str, message: str) -> Finding:
-    return read_error(
-        type_name, message, where=place(error.traceback), memory_limited=error.memory_limited
-    )
-
-
 def _read_json(path: Path, kind: type[T]) -> T | None:
     try:
         return msgspec.json.decode(read_bytes(path, RANK_FILE_LIMITS), type=kind)
@@ -412,16 +415,14 @@ def _read_json(path: Path, kind: type[T]) -> T | None:
 
 
 def _elastic_finding(path: Path, message: _ElasticMessage) -> Finding:
-    found = read_log(message.extra.py_callstack) or Finding(
-        kind=FailureKind.CRASH, weight=Weight.CAUSE, said=first_line(message.message)
-    )
+    found = read_log(message.extra.py_callstack)
+    found = found or cause(FailureKind.CRASH, first_line(message.message))
     return replace(found, rank=rank_number(path))
 
 
 NAME_CHARS = 60
 
-_RANK = re.compile(r"rank(\d+)\.stacks\.txt")
-_PROCESS = re.compile(r"process(\d+)\.stacks\.txt")
+_STACKS = re.compile(r"(rank|process)(\d+)\.stacks\.txt")
 _DUMPED = re.compile(r'\s*File "(?P<path>[^"]+)", line (?P<line>\d+) in (?P<name>.+)')
 _SPIED = re.compile(r"\s+(?P<name>\S.*) \((?P<path>[^()]+):(?P<line>\d+)\)$")
 _THREAD = re.compile(r"(?:Current thread|Thread) ")
@@ -429,35 +430,19 @@ _MAIN = re.compile(r'Current thread|Thread .*"MainThread"')
 _WRAPPERS = re.compile(r"wrapper|inner|_fn|decorate_context|_?(wrapped_)?call_impl|<lambda>")
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A call that does not return and the line of the program that made it."""
-
-    call: str
-    line: str
-
-    def __str__(self) -> str:
-        return f"{self.call} ({self.line})" if self.line else self.call
-
-
 def stuck_places(workdir: Path) -> str:
     """Say which ranks were where, the fewest first; empty when no stack was kept."""
-    ranks: dict[_Place, list[str]] = {}
+    ranks: dict[str, list[str]] = {}
     for path in sorted(workdir.glob("*.stacks.txt"), key=_in_order):
-        place = _place(log_text(path))
-        if place is not None:
-            ranks.setdefault(place, []).append(_who(path))
+        if place := _stuck_place(log_text(path)):
+            ranks.setdefault(place, []).append(path.name.removesuffix(".stacks.txt"))
     groups = sorted(ranks.items(), key=lambda group: len(group[1]))
     return "; ".join(f"{_join_names(who)} in {place}" for place, who in groups)
 
 
 def _in_order(path: Path) -> tuple[int, str]:
-    found = _RANK.fullmatch(path.name) or _PROCESS.fullmatch(path.name)
-    return int(found[1]) if found else 0, path.name
-
-
-def _who(path: Path) -> str:
-    return path.name.removesuffix(".stacks.txt")
+    found = _STACKS.fullmatch(path.name)
+    return int(found[2]) if found else 0, path.name
 
 
 def _join_names(who: list[str]) -> str:
@@ -467,15 +452,18 @@ def _join_names(who: list[str]) -> str:
     return f"{word}{'s' if len(who) > 1 else ''} {', '.join(numbers)}"
 
 
-def _place(text: str) -> _Place | None:
-    """Where the main thread was: the latest dump of it, innermost frame first."""
+def _stuck_place(text: str) -> str:
+    """The call that does not return and the line of the program that made it; empty without any.
+
+    It is that of the main thread: the latest dump of it, innermost frame first.
+    """
     frames = list(_frames(text))
     if not frames:
-        return None
+        return ""
     calls = [frame for frame in frames if not _WRAPPERS.fullmatch(frame["name"])] or frames
     own = next((frame for frame in frames if not is_library(frame["path"])), None)
-    line = f"{Path(own['path']).name}:{own['line']}" if own else ""
-    return _Place(calls[0]["name"][:NAME_CHARS], line)
+    line = f" ({Path(own['path']).name}:{own['line']})" if own else ""
+    return f"{calls[0]['name'][:NAME_CHARS]}{line}"
 
 
 def _frames(text: str) -> Iterator[re.Match[str]]:

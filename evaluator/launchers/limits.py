@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from evaluator.rank.protocol import Confinement, proc_sizes
+from evaluator.rank.protocol import Confinement, Reason, proc_sizes
 
 SHARED_MEMORY = Path("/dev/shm")
 ERROR_BYTES = 1 << 20
@@ -100,12 +100,23 @@ def descendants(pid: int, *, spared: int | None = None) -> list[int]:
     return found
 
 
-def send_signal(pid: int, number: signal.Signals) -> None:
-    """Send a signal to a descendant of ours; none to another process that got its number."""
+def is_below_us(pid: int) -> bool:
+    """Whether a process is a descendant of this one."""
+    ancestor = pid
+    while ancestor and ancestor != os.getpid():
+        fields = stat_fields(ancestor)
+        ancestor = int(fields[1]) if fields else 0
+    return ancestor == os.getpid()
+
+
+def send_signal(
+    pid: int, number: signal.Signals, is_meant: Callable[[int], bool] = is_below_us
+) -> None:
+    """Send a signal to the process that is meant; none to another that got its number."""
     with suppress(OSError):
         handle = os.pidfd_open(pid)
         try:
-            if _is_below_us(pid):
+            if is_meant(pid):
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
@@ -124,14 +135,6 @@ def stat_fields(pid: int) -> Sequence[str]:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         return stat.rpartition(")")[2].split()
     return ()
-
-
-def _is_below_us(pid: int) -> bool:
-    ancestor = pid
-    while ancestor and ancestor != os.getpid():
-        fields = stat_fields(ancestor)
-        ancestor = int(fields[1]) if fields else 0
-    return ancestor == os.getpid()
 
 
 MEMORY_RESERVE_BYTES = 512 << 20
@@ -181,11 +184,11 @@ class Limits:
             memory_bytes=memory_bytes, file_bytes=self._disk_bytes, cores=self._cores
         )
 
-    def overrun(self, living: Callable[[], Sequence[int]]) -> tuple[str, str] | None:
+    def overrun(self, living: Callable[[], Sequence[int]]) -> tuple[Reason, str] | None:
         """The limit that the job exceeded, and a message; `living` returns its processes."""
         return self._memory_overrun(living) or self._disk_overrun()
 
-    def _memory_overrun(self, living: Callable[[], Sequence[int]]) -> tuple[str, str] | None:
+    def _memory_overrun(self, living: Callable[[], Sequence[int]]) -> tuple[Reason, str] | None:
         free_bytes = free_memory_bytes()
         if free_bytes >= MEMORY_FLOOR_BYTES:
             return None
@@ -198,7 +201,7 @@ class Limits:
             f"{_mebibytes(free_bytes)} were left on the machine",
         )
 
-    def _disk_overrun(self) -> tuple[str, str] | None:
+    def _disk_overrun(self) -> tuple[Reason, str] | None:
         started_s = time.monotonic()
         if started_s < self._next_look_s:
             return None

@@ -8,44 +8,28 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from threading import Event
-from typing import TypeAlias
 
 import msgspec
 
-from evaluator.launchers.limits import DISK_BYTES, stat_fields
+from evaluator.launchers.limits import DISK_BYTES, send_signal, stat_fields
 from evaluator.launchers.supervisor import LineProcess
 from evaluator.launchers.watch import Heartbeats
-from evaluator.ports import Job, JobResult, LastHeartbeat, PhaseListener, RankExit, Reason
+from evaluator.ports import Job, JobResult, PhaseListener
+from evaluator.rank.protocol import Ended, Launch
 from records.errors import EnvironmentFault
 
 MARKER = "CCLSEARCH_LAUNCH_OF"
 EXIT_LIMIT_S = 30.0
 
 
-class Started(msgspec.Struct, frozen=True, tag_field="event", tag="started"):
-    """A job begins now: what it needs warm is warm."""
+class SupervisorEvent(msgspec.Struct, frozen=True):
+    """How a job ended, or why it cannot be started; with neither it begins: its ranks are warm."""
 
-
-class Refused(msgspec.Struct, frozen=True, tag_field="event", tag="refused"):
-    """A job of its kind cannot be started."""
-
-    message: str
-
-
-class Ended(msgspec.Struct, frozen=True, tag_field="event", tag="ended"):
-    """How a job ended, as the supervisor saw it."""
-
-    reason: Reason
-    message: str
-    wall_s: float
-    ranks: tuple[RankExit, ...] = ()
-    heartbeats: tuple[LastHeartbeat, ...] = ()
-    memory_kill_count: int | None = None
-
-
-SupervisorEvent: TypeAlias = Started | Refused | Ended
+    refused: str | None = None
+    ended: Ended | None = None
 
 
 class Connection(LineProcess):
@@ -92,18 +76,8 @@ def _kill_marked(markers: set[str]) -> None:
         if not found:
             return
         for pid in found:
-            _kill(pid, markers)
+            send_signal(pid, signal.SIGKILL, lambda pid: _marker(pid) in markers)
         time.sleep(0.01)
-
-
-def _kill(pid: int, markers: set[str]) -> None:
-    with suppress(OSError):
-        handle = os.pidfd_open(pid)
-        try:
-            if _marker(pid) in markers:  # not another process that got its number
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        finally:
-            os.close(handle)
 
 
 def _marked() -> Iterator[tuple[int, str]]:
@@ -197,7 +171,7 @@ class LocalLauncher:
                 wall_s=time.monotonic() - started_s,
                 message=f"the process above the job was lost: {last_words}",
             )
-        how = msgspec.structs.asdict(ended)
+        how = {each.name: getattr(ended, each.name) for each in fields(ended)}
         return JobResult(workdir=workdir, environment=self._threads, **how)
 
     def stop(self) -> None:
@@ -217,7 +191,7 @@ class LocalLauncher:
             self._supervisor = Connection(self._environment)
         return self._supervisor
 
-    def _launch(self, job: Job, workdir: Path, rendezvous: Path) -> dict[str, object]:
+    def _launch(self, job: Job, workdir: Path, rendezvous: Path) -> Launch:
         ours = self._connected().environment
         both = [given["PYTHONPATH"] for given in (job.environment, ours) if "PYTHONPATH" in given]
         paths = {"PYTHONPATH": os.pathsep.join(both)} if both else {}
@@ -250,14 +224,14 @@ def _follow(
                 phase = beat.phase
                 on_phase(phase)
         for event in events:
-            match event:
-                case Started():
-                    deadline_s = time.monotonic() + job.timeout_s + OVERRUN_S
-                case Refused():
-                    raise EnvironmentFault(
-                        f"ranks cannot be started here: {event.message}; "
-                        "is torch installed in this environment?"
-                    )
-                case _:
-                    return event
+            if event is None:
+                return None
+            if event.ended is not None:
+                return event.ended
+            if event.refused is not None:
+                raise EnvironmentFault(
+                    f"ranks cannot be started here: {event.refused}; "
+                    "is torch installed in this environment?"
+                )
+            deadline_s = time.monotonic() + job.timeout_s + OVERRUN_S
     return None

@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NoReturn, TypedDict
 
@@ -34,6 +35,9 @@ from evaluator.launchers.watch import Heartbeats, JobEnd, Log, Process, Terms, W
 from evaluator.rank.protocol import (
     COMMAND_LOG,
     RENDEZVOUS_VARIABLE,
+    Ended,
+    Launch,
+    RankExit,
     adopt_orphans,
     confine,
     die_with,
@@ -151,32 +155,14 @@ TEMPORARY = "tmp"
 NOT_STARTED = 127
 
 
-class Launch(TypedDict):
-    """What to run in `folder`: ranks, if there is a process to fork them, or the command.
-
-    `rendezvous` is the folder that the launch makes for itself and removes.
-    """
-
-    argv: list[str]
-    folder: str
-    rendezvous: str
-    world_size: int
-    environment: dict[str, str]
-    timeout_s: float
-    hang_after_s: float | None
-    disk_bytes: int
-    maps_freely: bool
-    cores: list[int]
-
-
 class LostError(Exception):
     """The processes of a launch could not be started, by no fault of theirs."""
 
 
 def run_launch(
     launch: Launch, forker: WarmProcess | None, *, owner: int, spared: int | None
-) -> Mapping[str, object]:
-    """Run a job to its end, with everything that it started; return how it ended, as a document.
+) -> Ended:
+    """Run a job to its end, with everything that it started; return how it ended.
 
     It ends when the descriptor `owner` becomes readable; `spared` is a child of ours
     that is not the job's. Raises `TimeoutError` when a process of the job cannot be killed.
@@ -199,7 +185,7 @@ def run_launch(
             cores=launch["cores"],
         )
         try:
-            processes = _start(launch, forker, rendezvous, limits)
+            processes = _start(launch, forker, limits)
         except LostError as error:
             over = JobEnd(reason="launcher_lost", message=str(error))
         watch = opened.enter_context(
@@ -212,7 +198,7 @@ def run_launch(
             all_failed=lambda: all((folder / error_name(rank)).exists() for rank in ranks),
         )
         over = over or watch.until_over(terms)
-        last = _last_heartbeats(heartbeats, over.at_s)
+        last = [sign for rank in heartbeats if (sign := rank.last_sign(over.at_s)) is not None]
         if over.reason in ("hang", "timeout"):
             take_stacks(
                 watch.living(),
@@ -223,16 +209,16 @@ def run_launch(
             )
         watch.end()
     kills_now = memory_kill_count()
-    return {
-        "reason": over.reason,
-        "message": over.message,
-        "ranks": _exits(processes, launch["world_size"]),
-        "heartbeats": last,
-        "wall_s": over.at_s - started_s,
-        "memory_kill_count": None
+    return Ended(
+        reason=over.reason,
+        message=over.message,
+        ranks=_exits(processes, launch["world_size"]),
+        heartbeats=tuple(last),
+        wall_s=over.at_s - started_s,
+        memory_kill_count=None
         if kills_now is None or kill_count is None
         else kills_now - kill_count,
-    }
+    )
 
 
 @contextmanager
@@ -260,36 +246,28 @@ def _open_logs(launch: Launch, rendezvous: Path, *, cold: bool) -> list[Log]:
     return [Log(rendezvous / name, folder / name) for name in (*ranks, COMMAND_LOG)]
 
 
-def _environment(launch: Launch, rendezvous: Path) -> dict[str, str]:
+def _environment(launch: Launch) -> dict[str, str]:
     """What the launch adds to the environment that it was asked to have."""
     return {
         **launch["environment"],
-        "TMPDIR": str(rendezvous / TEMPORARY),
-        RENDEZVOUS_VARIABLE: str(rendezvous),
+        "TMPDIR": str(Path(launch["rendezvous"], TEMPORARY)),
+        RENDEZVOUS_VARIABLE: launch["rendezvous"],
     }
 
 
-def _start(
-    launch: Launch, forker: WarmProcess | None, rendezvous: Path, limits: Limits
-) -> Sequence[Process]:
-    if forker is None:
-        return [Process(None, _start_command(launch, rendezvous, limits))]
-    return [
-        Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, rendezvous, limits))
-    ]
+def _start(launch: Launch, forker: WarmProcess | None, limits: Limits) -> Sequence[Process]:
+    if forker is not None:
+        return [Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, limits))]
+    supervisor = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _become_command(launch, limits, supervisor)
+    return [Process(None, pid)]
 
 
-def _fork(forker: WarmProcess, launch: Launch, rendezvous: Path, limits: Limits) -> Sequence[int]:
-    forker.send(
-        {
-            "folder": launch["folder"],
-            "rendezvous": str(rendezvous),
-            "job": "job.json",
-            "world_size": launch["world_size"],
-            "environment": _environment(launch, rendezvous),
-            "limits": limits.each_process,
-        }
-    )
+def _fork(forker: WarmProcess, launch: Launch, limits: Limits) -> Sequence[int]:
+    limited = {"environment": _environment(launch), "limits": limits.each_process}
+    forker.send({**launch, **limited})
     answer = forker.answer(FORK_LIMIT_S)
     if answer is None:
         raise LostError(f"the process that forks the ranks was lost: {forker.end()}")
@@ -298,27 +276,19 @@ def _fork(forker: WarmProcess, launch: Launch, rendezvous: Path, limits: Limits)
     return answer["pids"]
 
 
-def _start_command(launch: Launch, rendezvous: Path, limits: Limits) -> int:
-    supervisor = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _become_command(launch, rendezvous, limits, supervisor)
-    return pid
-
-
-def _become_command(launch: Launch, rendezvous: Path, limits: Limits, supervisor: int) -> NoReturn:
+def _become_command(launch: Launch, limits: Limits, supervisor: int) -> NoReturn:
     try:
         os.setsid()
         die_with(supervisor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        log = os.open(rendezvous / COMMAND_LOG, os.O_WRONLY)
+        log = os.open(Path(launch["rendezvous"], COMMAND_LOG), os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
         for number in (signal.SIGINT, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         confine(limits.each_process)
         os.chdir(launch["folder"])
-        os.execvpe(launch["argv"][0], launch["argv"], _environment(launch, rendezvous))
+        os.execvpe(launch["argv"][0], list(launch["argv"]), _environment(launch))
     except OSError as error:
         with suppress(OSError):
             os.write(2, f"{launch['argv'][0]}: {error.strerror}\n".encode())
@@ -326,29 +296,11 @@ def _become_command(launch: Launch, rendezvous: Path, limits: Limits, supervisor
         os._exit(NOT_STARTED)
 
 
-def _last_heartbeats(heartbeats: Sequence[Heartbeats], now_s: float) -> list[Mapping[str, object]]:
-    """The last sign of life of each rank that gave one."""
-    for rank in heartbeats:
-        for _ in rank.read():
-            pass
-    return [
-        {
-            "rank": rank.rank,
-            "phase": rank.last.phase,
-            "step": rank.last.step,
-            "silent_s": max(0.0, rank.silent_s(now_s)),
-        }
-        for rank in heartbeats
-        if rank.last is not None
-    ]
-
-
-def _exits(processes: Sequence[Process], world_size: int) -> list[Mapping[str, object]]:
+def _exits(processes: Sequence[Process], world_size: int) -> tuple[RankExit, ...]:
     """How each rank ended; a command that ended well by itself answers for all of its ranks."""
-    exits = [process.exit() for process in processes]
-    command = next((process for process in processes if process.rank is None), None)
-    if command is not None and command.code == 0 and command.ended_at_ns is not None:
-        return [{**exits[0], "rank": rank} for rank in range(world_size)]
+    match exits := tuple(process.exit() for process in processes):
+        case (RankExit(rank=None, status=0, ended_ns=int()) as command,):
+            return tuple(replace(command, rank=rank) for rank in range(world_size))
     return exits
 
 
@@ -380,13 +332,12 @@ def supervise() -> None:
         refusal = None if forker is None else _await_ready(forker)
         if refusal is not None:
             warm = None
-            write_line(EVENTS, {"event": "refused", "message": refusal})
+            write_line(EVENTS, {"refused": refusal})
             continue
-        write_line(EVENTS, {"event": "started"})
+        write_line(EVENTS, {})
         spared = None if warm is None else warm.pid
-        write_line(
-            EVENTS, {"event": "ended", **run_launch(launch, forker, owner=REQUESTS, spared=spared)}
-        )
+        ended = run_launch(launch, forker, owner=REQUESTS, spared=spared)
+        write_line(EVENTS, {"ended": asdict(ended)})
     if warm is not None:
         warm.end()
 

@@ -19,7 +19,15 @@ from functools import partial
 from pathlib import Path
 
 from evaluator.launchers.limits import Limits, children, descendants, send_signal
-from evaluator.rank.protocol import STACKS_SIGNAL, Phase, progress_name, stacks_name
+from evaluator.rank.protocol import (
+    STACKS_SIGNAL,
+    LastHeartbeat,
+    Phase,
+    RankExit,
+    Reason,
+    progress_name,
+    stacks_name,
+)
 
 READ_BYTES = 1 << 20
 PATIENCE = 2.0
@@ -80,6 +88,17 @@ class Heartbeats:
     def silent_s(self, now_s: float) -> float:
         """How long ago the last beat was, or the start if there was none."""
         return now_s - (self.last.at_s if self.last else self._started_s)
+
+    def last_sign(self, now_s: float) -> LastHeartbeat | None:
+        """The last beat, with those that came since the last look; None where there was none."""
+        for _ in self.read():
+            pass
+        if self.last is None:
+            return None
+        silent_s = max(0.0, self.silent_s(now_s))
+        return LastHeartbeat(
+            rank=self.rank, phase=self.last.phase, step=self.last.step, silent_s=silent_s
+        )
 
     def _note(self, beat: Heartbeat) -> None:
         if self.last is not None and self.last.step is not None:
@@ -195,15 +214,12 @@ class Process:
         self.code = os.waitstatus_to_exitcode(status)
         os.close(self.pidfd)
 
-    def exit(self) -> Mapping[str, object]:
-        """How it ended, as a document."""
+    def exit(self) -> RankExit:
+        """How it ended."""
         code = self.code
-        return {
-            "rank": self.rank,
-            "status": code if code is not None and code >= 0 else None,
-            "signal": -code if code is not None and code < 0 else None,
-            "ended_ns": self.ended_at_ns,
-        }
+        status = code if code is not None and code >= 0 else None
+        by = -code if code is not None and code < 0 else None
+        return RankExit(rank=self.rank, status=status, signal=by, ended_ns=self.ended_at_ns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +237,7 @@ class Terms:
 class JobEnd:
     """Why a job was over and when, on the monotonic clock, with a message if that needs one."""
 
-    reason: str
+    reason: Reason
     at_s: float = field(default_factory=time.monotonic)
     message: str = ""
 
@@ -268,7 +284,7 @@ class Watch:
             self._serve(max(0.0, min(deadline_s, self._next_look_s) - now_s))
             now_s = time.monotonic()
             if self._abandoned:
-                return JobEnd(reason="stopped")
+                return JobEnd(reason="launcher_lost")
             if not failed and any(process.code for process in self._processes):
                 deadline_s, failed = min(deadline_s, now_s + PEER_GRACE_S), True
             if now_s >= deadline_s:

@@ -15,11 +15,13 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn, TypedDict
+from typing import NoReturn
 
 from evaluator.rank.main import run
 from evaluator.rank.protocol import (
+    JOB_FILE,
     Confinement,
+    Launch,
     confine,
     die_with,
     join_rendezvous,
@@ -31,14 +33,9 @@ REQUESTS = 0
 ADOPTION_POLL_S = 0.0002
 
 
-class Request(TypedDict):
-    """What one job's ranks are given; they meet in `rendezvous` and work in `folder`."""
+class Request(Launch):
+    """A launch, with what each of its ranks is held to."""
 
-    folder: str
-    rendezvous: str
-    job: str
-    world_size: int
-    environment: dict[str, str]
     limits: Confinement
 
 
@@ -96,7 +93,7 @@ def _live_as_rank(number: int, request: Request, leader: int, adopter: int) -> N
     status = 1
     try:
         _become_rank(number, request, leader, adopter)
-        status = run(request["job"])
+        status = run(JOB_FILE)
     except SystemExit as leaving:
         traceback.print_exc()
         if leaving.code is None or isinstance(leaving.code, int):

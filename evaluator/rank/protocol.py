@@ -4,9 +4,10 @@ Progress: a rank appends its phase and heartbeats to a file. Sampling: how many 
 function of the step times of the whole job, so that all ranks decide the same. Turns: where
 several jobs share a machine, each rank waits at a gate, a named pipe, until its job may step; the
 launcher holds both ends of all pipes open. Confinement: with whom a process ends and how much it
-may take. Failures: the exception of a rank, which `evaluator.failures` judges later. Rendezvous: a
-folder on a local disk that lives as long as the launch, with the store of the process group,
-temporary files, a pipe for each log, and a file for the stacks of each rank.
+may take. Launches: what to start, and how it ended. Failures: the exception of a rank, which
+`evaluator.failures` judges later. Rendezvous: a folder on a local disk that lives as long as the
+launch, with the store of the process group, temporary files, a pipe for each log, and a file for
+the stacks of each rank.
 """
 
 import ctypes
@@ -21,15 +22,17 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from math import comb
 from pathlib import Path
 from statistics import median
-from typing import TypedDict
+from typing import Literal, TypeAlias, TypedDict
 
 from evaluator.rank.job import Measure
 
 COMMAND_LOG = "job.log"
+JOB_FILE = "job.json"
 
 
 def error_name(rank: int) -> str:
@@ -260,6 +263,75 @@ def _prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
+
+
+class Launch(TypedDict):
+    """What to run in `folder`: ranks, if there is a process to fork them, or the command.
+
+    `rendezvous` is the folder that the launch makes for itself and removes.
+    """
+
+    argv: Sequence[str]
+    folder: str
+    rendezvous: str
+    world_size: int
+    environment: Mapping[str, str]
+    timeout_s: float
+    hang_after_s: float | None
+    disk_bytes: int
+    maps_freely: bool
+    cores: Sequence[int]
+
+
+Reason: TypeAlias = Literal[
+    "finished", "rank_failed", "timeout", "hang", "out_of_memory", "disk_quota", "launcher_lost"
+]
+"""Why a job ended; from `timeout` on it was ended from outside, by its launcher or with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExit:
+    """How one rank ended: an exit status, or the signal that killed it.
+
+    `rank` is None for the command of a cold start that failed: how its ranks ended is then only in
+    their own files. `ended_ns` is when it ended by itself, since the Unix epoch; None when it was
+    made to end, with SIGTERM and after a grace with SIGKILL, and so may have any status.
+    """
+
+    rank: int | None
+    status: int | None = None
+    signal: int | None = None
+    ended_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastHeartbeat:
+    """A rank's last sign of life: what it had entered, and how long it was silent at the end.
+
+    `step` counts from 0 over all phases; None outside of steps.
+    """
+
+    rank: int
+    phase: Phase
+    step: int | None
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a job ended; `message` says what the launcher itself saw, empty if nothing.
+
+    `ranks` has one entry per rank, or that of a command that failed. `memory_kill_count` is how
+    many processes the kernel killed meanwhile for want of memory, on the whole machine; None where
+    that is not known.
+    """
+
+    reason: Reason
+    wall_s: float
+    message: str = ""
+    ranks: tuple[RankExit, ...] = ()
+    heartbeats: tuple[LastHeartbeat, ...] = ()
+    memory_kill_count: int | None = None
 
 
 MESSAGE_CHARS = 10_000

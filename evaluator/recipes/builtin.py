@@ -24,8 +24,8 @@ from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import Job as RankJob
 from evaluator.rank.job import Workload as RankWorkload
 from evaluator.rank.job import parse as parse_job
+from evaluator.rank.protocol import JOB_FILE
 from evaluator.recipes.knobs import (
-    JOB_FILE,
     Knob,
     KnobTable,
     Rules,

@@ -25,8 +25,8 @@ from evaluator.machine import (
 )
 from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.job import parse as parse_job
+from evaluator.rank.protocol import JOB_FILE
 from evaluator.recipes.knobs import (
-    JOB_FILE,
     LIBRARY,
     Knob,
     KnobTable,

@@ -18,6 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from evaluator.rank.job import DeviceKind
+from evaluator.rank.protocol import JOB_FILE
 from records.errors import StudyError
 from records.expression import Operand, Rule, facts, parse
 from records.study import Constraint, Dimension, Environment, SearchSpace, Study, Value, choices_of
@@ -27,7 +28,6 @@ T = TypeVar("T")
 Rules = Mapping[str, tuple[str, str]]
 """Expression and reason of each rule, by its name."""
 
-JOB_FILE = "job.json"
 LIBRARY = "default"
 """The value that leaves a text knob to the library."""
 MAX_SETTINGS = 20_000

@@ -25,7 +25,8 @@ from evaluator.machine import (
     take_snapshot,
     this_machine,
 )
-from evaluator.ports import Job, JobResult, RankExit
+from evaluator.ports import Job, JobResult
+from evaluator.rank.protocol import RankExit
 from records.codec import from_json, to_json
 from records.errors import EnvironmentFault
 from records.machine import Gpu, GpuConditions, Machine

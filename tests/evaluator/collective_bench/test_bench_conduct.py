@@ -9,8 +9,9 @@ import pytest
 from evaluator.collective_bench.request import BenchContext, read_plan
 from evaluator.collective_bench.run import BenchRun
 from evaluator.machine import this_machine
-from evaluator.ports import JobResult, RankExit
+from evaluator.ports import JobResult
 from evaluator.rank.job import parse
+from evaluator.rank.protocol import RankExit
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,

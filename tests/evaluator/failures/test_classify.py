@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from evaluator.failures.classify import classify, rank_ends
-from evaluator.ports import JobResult, LastHeartbeat, RankExit
+from evaluator.ports import JobResult
+from evaluator.rank.protocol import LastHeartbeat, RankExit
 from records.machine import RankEnd
 from records.trial import FailureKind
 

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.failures.classify import classify
 from evaluator.launchers.local import LocalLauncher
-from evaluator.ports import RankExit
+from evaluator.rank.protocol import RankExit
 from records.errors import EnvironmentFault
 from records.trial import FailureKind
 

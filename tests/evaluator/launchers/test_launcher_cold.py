@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.failures.classify import classify
-from evaluator.ports import RankExit
+from evaluator.rank.protocol import RankExit
 from records.trial import FailureKind
 
 KEPT = 2

@@ -8,7 +8,7 @@ import pytest
 
 from evaluator.failures.classify import classify
 from evaluator.launchers.watch import Heartbeats, all_hang, take_stacks
-from evaluator.ports import RankExit
+from evaluator.rank.protocol import RankExit
 from records.trial import FailureKind
 
 KEPT = 2

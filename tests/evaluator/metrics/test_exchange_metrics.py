@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.communication import bus_bandwidth, latency
 from evaluator.metrics.registry import measure_all
-from evaluator.ports import JobResult, RankExit
+from evaluator.ports import JobResult
+from evaluator.rank.protocol import RankExit
 from evaluator.samples import has_unmatched_parts, message_times_s, read_measurement
 from records.trial import Failed
 from records.workload import Message, Workload

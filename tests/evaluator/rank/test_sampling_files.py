@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.ports import JobResult, RankExit
+from evaluator.ports import JobResult
+from evaluator.rank.protocol import RankExit
 from evaluator.samples import read_measurement
 from records.trial import Failed, FailureKind, Measurement
 

@@ -17,6 +17,7 @@ from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
     DEFAULT_CPU_RANKS,
+    cpu_governor,
     file_text,
     local_gpus,
     mpi_library,
@@ -84,7 +85,7 @@ def gpus() -> CheckResult:
             "none that the driver and CUDA_VISIBLE_DEVICES show; ranks run on the CPU",
             "on a machine with GPUs: install the NVIDIA driver, unset CUDA_VISIBLE_DEVICES",
         )
-    names = ", ".join(sorted({name for name, _ in found}))
+    names = ", ".join(sorted({gpu.name for gpu in found}))
     return ok("GPUs", f"{len(found)}: {names}")
 
 
@@ -131,12 +132,11 @@ def memory() -> CheckResult:
 
 def clocks(root: Path = Path("/")) -> CheckResult:
     """Whether the cores keep one frequency; a varying one is noise in every step time."""
-    cpu = root / "sys/devices/system/cpu"
-    governors = {file_text(path) for path in cpu.glob("cpu[0-9]*/cpufreq/scaling_governor")}
-    if not governors:
+    governor = cpu_governor(root)
+    if governor is None:
         return ok("clocks", "not visible here, as in most virtual machines")
-    detail = f"governor {', '.join(sorted(governors))}{_turbo(cpu)}"
-    if governors == {_STEADY_GOVERNOR}:
+    detail = f"governor {governor}{_turbo(root / 'sys/devices/system/cpu')}"
+    if governor == _STEADY_GOVERNOR:
         return ok("clocks", detail)
     remedy = f"for steadier times: cpupower frequency-set -g {_STEADY_GOVERNOR}"
     return warn("clocks", detail, remedy)
@@ -154,10 +154,8 @@ def _cpu_quota(root: Path) -> float | None:
     quota, _, period = file_text(root / "sys/fs/cgroup/cpu.max").partition(" ")
     if not period:
         group = root / "sys/fs/cgroup/cpu"
-        quota, period = (
-            file_text(group / "cpu.cfs_quota_us"),
-            file_text(group / "cpu.cfs_period_us"),
-        )
+        quota = file_text(group / "cpu.cfs_quota_us")
+        period = file_text(group / "cpu.cfs_period_us")
     if not quota.isdecimal() or not period.isdecimal():
         return None  # "max", -1, or no such group
     return int(quota) / int(period)

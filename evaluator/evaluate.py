@@ -89,7 +89,10 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         return None
     uneven, waits = imbalance(split), stragglers(traces, matches)
     straggler = waits.straggler if waits is not None else None
-    ranks_per_node = evidence.environment.ranks_per_node if evidence.environment else None
+    environment = evidence.environment
+    ranks_per_node = environment.ranks_per_node if environment else None
+    # A host limits the pages that are mapped; the peak counts those used.
+    is_limited = environment is not None and environment.device != "cpu"
     return Diagnosis(
         compute_s=split.mean.compute_s,
         exposed_communication_s=split.mean.exposed_communication_s,
@@ -107,16 +110,8 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         straggler=straggler,
         straggler_share=waits.exposed_share if waits and straggler is not None else None,
         peak_memory_bytes=max(evidence.peak_memory_bytes, default=0) or None,
-        memory_bytes=_limit_bytes(evidence),
+        memory_bytes=environment.memory_bytes if environment and is_limited else None,
     )
-
-
-def _limit_bytes(evidence: Evidence) -> int | None:
-    """What the peak may be; a host limits the pages that are mapped, the peak counts those used."""
-    environment = evidence.environment
-    if environment is None or environment.device == "cpu":
-        return None
-    return environment.memory_bytes
 
 
 def _host_wait_s(evidence: Evidence, split: JobSplit) -> float | None:
@@ -222,7 +217,12 @@ class TrialEvaluator:
         if ended.first_to_fail is not None:
             return _without_partner(outcomes, ended.first_to_fail)
         turn_steps = (study.measure.timed_steps,) * turn_count
-        return tuple(_in_turns(outcome, turn_steps) for outcome in outcomes)
+        return tuple(
+            replace(each, measurement=replace(each.measurement, turn_steps=turn_steps))
+            if isinstance(each, Measured)
+            else each
+            for each in outcomes
+        )
 
     def prepare(self, job: Job, launcher_count: int) -> None:
         """Begin to prepare what jobs like this need in N threads, without waiting for it."""
@@ -276,25 +276,17 @@ class TrialEvaluator:
         self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
     ) -> Outcome:
         """What came of a launch, with how it was made."""
-        outcome = self._classified(study, launch, result, conditions)
+        reading = classify(result) or self._read(study, launch, result)
+        outcome = reading if isinstance(reading, Failed) else _measure(study, reading, conditions)
         made = launch_record(launch.asked, result, study.launch.launcher, self._site)
         return replace(outcome, launched=made)
 
-    def _classified(
-        self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
-    ) -> Outcome:
-        failed = classify(result)
-        if failed is not None:
-            return failed
+    def _read(self, study: Study, launch: "_Launch", result: JobResult) -> Reading | Failed:
         try:
-            reading = self._recipe.read(study, launch.job, result, launch.launched_ns)
+            return self._recipe.read(study, launch.job, result, launch.launched_ns)
         except TraceError as error:
             message = str(error).replace(f"{result.workdir}/", "")
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=message)
-        if isinstance(reading, Failed):
-            return reading
-        measurement = replace(reading.measurement, conditions=conditions)
-        return _measure(study, replace(reading, measurement=measurement))
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,12 +332,6 @@ def _fixed_steps(study: Study, step_count: int) -> Study:
     return replace(study, measure=measure)
 
 
-def _in_turns(outcome: Outcome, turn_steps: tuple[int, ...]) -> Outcome:
-    if isinstance(outcome, Failed):
-        return outcome
-    return replace(outcome, measurement=replace(outcome.measurement, turn_steps=turn_steps))
-
-
 def _without_partner(outcomes: Sequence[Outcome], failed: int) -> tuple[Outcome, ...]:
     """The failure of one, and of the others that they could not be measured because of it."""
     cause = outcomes[failed]
@@ -378,16 +364,15 @@ def _place(job: Job, workdir: Path) -> Job:
     return replace(job, environment={**given, **variables})
 
 
-def settled_steps_s(measurement: Measurement) -> tuple[float, ...]:
-    """Step times of the job without those that still belong to its warm-up."""
-    steps_s = measurement.slowest_rank_s
-    return steps_s if measurement.turn_steps else steps_s[steady_part(steps_s).first :]
-
-
 def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) -> Evidence:
-    """What metrics may look at: samples, what was asked, and traces if there are any."""
+    """What metrics may look at: samples, what was asked, and traces if there are any.
+
+    Steps that still belong to the warm-up are left out.
+    """
+    steps_s = measurement.slowest_rank_s
+    first = 0 if measurement.turn_steps else steady_part(steps_s).first
     return Evidence(
-        step_times_s=settled_steps_s(measurement),
+        step_times_s=steps_s[first:],
         tokens_per_step=measurement.tokens_per_step,
         rank_count=len(measurement.step_times_s),
         peak_memory_bytes=measurement.peak_memory_bytes,
@@ -398,11 +383,11 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
     )
 
 
-def _measure(study: Study, reading: Reading) -> Measured:
+def _measure(study: Study, reading: Reading, conditions: Conditions) -> Measured:
     found = evidence(study, reading.measurement, reading.traces)
     measures = measure_all(found)
     return Measured(
-        measurement=reading.measurement,
+        measurement=replace(reading.measurement, conditions=conditions),
         metrics=measures.values,
         absent=measures.absent,
         breakdown=breakdown(found.split) if found.split else None,

@@ -37,7 +37,7 @@ _GPU = re.compile(
     r"(?P<name>.*\S)\s*,\s*(?:(?P<mebibytes>\d{1,12})|\[[^]]+\])\s*,\s*(?P<uuid>GPU-[-0-9a-f]+)\s*"
     r"(?:,\s*(?P<driver>[\w.]+)\s*,\s*(?:(?P<watts>\d{1,6}(?:\.\d+)?)|\[[^]]+\])\s*)?"
 )
-_IDENTITY = "name,memory.total,uuid"
+_GPU_FIELDS = "name,memory.total,uuid,driver_version,power.limit"
 
 # How `local_environment` names the processor of CPU ranks.
 _CORES = re.compile(r", ([1-9]\d{0,5}) cores$")
@@ -65,14 +65,13 @@ def local_environment() -> Environment:
     """Return this machine as an environment: every GPU, or four CPU ranks."""
     gpus = local_gpus()
     if gpus:
-        name, memory_bytes = gpus[0]
         return Environment(
             name="this machine",
             device="cuda",
-            accelerator=name,
+            accelerator=gpus[0].name,
             world_size=len(gpus),
             ranks_per_node=len(gpus),
-            memory_bytes=memory_bytes,
+            memory_bytes=gpus[0].memory_bytes,
         )
     return Environment(
         name="this machine",
@@ -83,22 +82,19 @@ def local_environment() -> Environment:
     )
 
 
-def local_gpus() -> tuple[tuple[str, int | None], ...]:
-    """Return name, and memory in bytes if known, of each GPU in CUDA_VISIBLE_DEVICES's order."""
-    rows = _driver_rows(_IDENTITY)
-    return tuple((row["name"], _memory_bytes(row)) for row in rows)
-
-
-def describe_gpus() -> tuple[Gpu, ...]:
-    """Return the same GPUs, with what else their driver reports."""
+def local_gpus() -> tuple[Gpu, ...]:
+    """Return each GPU in CUDA_VISIBLE_DEVICES's order, as far as its driver describes it."""
+    lines = nvidia_smi(f"--query-gpu={_GPU_FIELDS}", "--format=csv,noheader,nounits")
+    rows = [row for line in lines if (row := _GPU.fullmatch(line))]
+    visible = _visible([row["uuid"] for row in rows])
     return tuple(
         Gpu(
             name=row["name"],
-            memory_bytes=_memory_bytes(row),
+            memory_bytes=int(row["mebibytes"]) << 20 if row["mebibytes"] else None,
             driver=row["driver"],
             power_limit_w=float(row["watts"]) if row["watts"] else None,
         )
-        for row in _driver_rows(f"{_IDENTITY},driver_version,power.limit")
+        for row in (rows[index] for index in visible)
     )
 
 
@@ -106,17 +102,6 @@ def nvidia_smi(*arguments: str) -> list[str]:
     """Return the lines that the driver's tool prints; none where it is missing or fails."""
     printed = _output("nvidia-smi", *arguments) or b""
     return printed.decode(errors="replace").splitlines()
-
-
-def _driver_rows(query: str) -> Sequence[re.Match[str]]:
-    """One row for each GPU that is visible."""
-    lines = nvidia_smi(f"--query-gpu={query}", "--format=csv,noheader,nounits")
-    rows = [row for line in lines if (row := _GPU.fullmatch(line))]
-    return [rows[index] for index in _visible([row["uuid"] for row in rows])]
-
-
-def _memory_bytes(row: re.Match[str]) -> int | None:
-    return int(row["mebibytes"]) << 20 if row["mebibytes"] else None
 
 
 def _visible(uuids: Sequence[str]) -> list[int]:
@@ -224,15 +209,15 @@ def this_machine(folder: Path, root: Path = Path("/")) -> Host:
         cpu_model=cpu_model(root),
         core_count=len(os.sched_getaffinity(0)),
         kernel=platform.release(),
-        governor=_governor(root),
+        governor=cpu_governor(root),
         network_interfaces=network_interfaces(),
         commit=commit_of(folder),
         container=_container(root),
     )
 
 
-def _governor(root: Path) -> str | None:
-    """What sets the clock of the cores; several where they differ."""
+def cpu_governor(root: Path = Path("/")) -> str | None:
+    """What sets the clock of the cores; several where they differ, None where it is not visible."""
     paths = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ", ".join(sorted({file_text(path) for path in paths})) or None
 
@@ -271,11 +256,11 @@ def describe_machine(
         cpu_model=found.cpu_model,
         core_count=os.cpu_count() or found.core_count,
         usable_core_count=found.core_count,
-        numa_node_count=_numa_node_count(root),
+        numa_node_count=len(list(root.glob("sys/devices/system/node/node[0-9]*"))) or None,
         memory_bytes=psutil.virtual_memory().total,
         governor=found.governor,
         network_interfaces=found.network_interfaces,
-        gpus=describe_gpus(),
+        gpus=local_gpus(),
         container=found.container,
         image=image,
         software=_software(packages),
@@ -293,10 +278,6 @@ def _system() -> str:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):
         return platform.system()
-
-
-def _numa_node_count(root: Path) -> int | None:
-    return len(list((root / "sys/devices/system/node").glob("node[0-9]*"))) or None
 
 
 def _packages() -> Mapping[str, str]:
@@ -372,12 +353,8 @@ def mpi_library() -> MpiLibrary | None:
     return MpiLibrary(kind=kind, version=version, mpirun=mpirun)
 
 
-def mpirun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that starts N ranks of a program on this machine.
-
-    There may be more ranks than cores, and they are not bound to any. Raises `EnvironmentFault`
-    where MPI, or its mpirun, is missing.
-    """
+def require_mpi() -> MpiLibrary:
+    """Return what starts ranks under MPI; raises `EnvironmentFault` where a part is missing."""
     library = mpi_library()
     if library is None:
         raise EnvironmentFault(
@@ -389,9 +366,19 @@ def mpirun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
             f"no mpirun of {library.kind} {library.version}, which mpi4py loads, is next to the "
             "library or on PATH; install that of the same version"
         )
+    return library
+
+
+def mpirun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
+    """Return the command that starts N ranks of a program on this machine.
+
+    There may be more ranks than cores, and they are not bound to any. Raises `EnvironmentFault`
+    where MPI, or its mpirun, is missing.
+    """
+    library = require_mpi()
     # MPICH shares and frees cores by default.
     shared = ("--oversubscribe", "--bind-to", "none") if library.kind == "openmpi" else ()
-    return (library.mpirun, *shared, "-n", str(world_size), *program)
+    return (str(library.mpirun), *shared, "-n", str(world_size), *program)
 
 
 def mpirun_environment() -> Mapping[str, str]:

@@ -51,15 +51,14 @@ def missing_names(
 ) -> tuple[tuple[str, ...], str]:
     """Return the names that have no value, and in parentheses why, from `absent` by metric."""
     missing = tuple(sorted(expression.names - known.keys()))
-    reasons = {name: _reason(name, absent) for name in missing}
+    reasons = {
+        name: "the seed has no value of it"
+        if name.endswith(AT_SEED)
+        else absent.get(name) or absent.get(ALIASES.get(name, name))
+        for name in missing
+    }
     why = "; ".join(f"{name}: {reason}" for name, reason in reasons.items() if reason)
     return missing, f" ({why})" if why else ""
-
-
-def _reason(name: str, absent: Mapping[str, str]) -> str | None:
-    if name.endswith(AT_SEED):
-        return "the seed has no value of it"
-    return absent.get(name) or absent.get(ALIASES.get(name, name))
 
 
 def _by_name(metrics: Sequence[MetricValue]) -> dict[str, float]:
@@ -235,10 +234,11 @@ class Scoring:
         """
         first = next((outcome for outcome in outcomes if isinstance(outcome, Measured)), None)
         seed = None if first is None else first.metrics
+        contexts = () if first is None else first.contexts
         return replace(
             self,
             seed=seed,
-            seeds={} if first is None else _metrics_in_contexts(first),
+            seeds={c.name: c.outcome.metrics for c in contexts if isinstance(c.outcome, Measured)},
             more=tuple(replace(one, seed=seed) for one in self.more),
         )
 
@@ -334,14 +334,6 @@ class Scoring:
         """Every expression over metrics that the study has."""
         objectives = (one.expression for one in self.objectives)
         return (*objectives, *(one.expression for one in self.limits))
-
-
-def _metrics_in_contexts(outcome: Measured) -> dict[str, Sequence[MetricValue]]:
-    return {
-        one.name: one.outcome.metrics
-        for one in outcome.contexts
-        if isinstance(one.outcome, Measured)
-    }
 
 
 def scoring_of(study: Study, added: Sequence[Metric] = ()) -> Scoring:

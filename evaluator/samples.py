@@ -33,13 +33,18 @@ Parts are in turn the prefill and the decode of one round of requests.
 """
 
 
-def has_uneven_parts(ranks: Sequence[Steps]) -> bool:
-    """Whether steps differ in how many parts they have, or a prefill has no decode.
+def parts_fault(ranks: Sequence[Steps], messages: Sequence[Message]) -> str | None:
+    """Why the parts of steps are not one for each message, or a prefill and a decode in turn.
 
-    Steps of a single part are even: nothing is known of what happens in them.
+    None where they are, or steps have a single part: nothing is known of what happens in it.
     """
     part_counts = {len(step) - 1 for steps in ranks for step in steps}
-    return len(part_counts) > 1 or any(count % 2 and count > 1 for count in part_counts)
+    if messages and (len(part_counts) > 1 or not part_counts <= {1, len(messages)}):
+        return f"steps differ in their parts, or have others than {len(messages)} messages"
+    is_paired = all(count == 1 or count % 2 == 0 for count in part_counts)
+    if not messages and (len(part_counts) > 1 or not is_paired):
+        return "steps differ in their parts, or have parts that do not pair"
+    return None
 
 
 def serving(ranks: Sequence[Steps], workload: Workload) -> Serving | None:
@@ -67,15 +72,6 @@ def _first_token_s(step: tuple[int, ...]) -> float:
 def _decode_s(step: tuple[int, ...]) -> float:
     rounds = zip(step[1::2], step[2::2], strict=True)
     return fmean(answered - prefilled for prefilled, answered in rounds) / 1e9
-
-
-def has_unmatched_parts(ranks: Sequence[Steps], messages: Sequence[Message]) -> bool:
-    """Whether steps differ in how many parts they have, or have others than one for each message.
-
-    Steps of a single part match: nothing is known of what happens in them.
-    """
-    part_counts = {len(step) - 1 for steps in ranks for step in steps}
-    return len(part_counts) > 1 or not part_counts <= {1, len(messages)}
 
 
 def message_times_s(ranks: Sequence[Steps], messages: Sequence[Message]) -> tuple[float, ...]:
@@ -139,14 +135,21 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         if isinstance(samples, Failed):
             return samples
         ranks.append(samples)
-    fault = _fault(ranks, study)
+    measure = rank_measure(study.measure)
+    fault = _time_fault(ranks, study.workload) or _count_fault(ranks, measure)
     if fault is not None:
-        return fault
+        return no_samples(fault)
+    tokens = sum(rank.tokens_per_step for rank in ranks)
+    if tokens != study.workload.tokens_per_step:
+        return unequal_work(
+            f"processed {tokens} tokens per step, the study asks for "
+            f"{study.workload.tokens_per_step}; trials must do the same work"
+        )
     return Measurement(
         step_times_s=tuple(_seconds(rank.timed) for rank in ranks),
         warmup_times_s=tuple(_seconds(rank.warmup) for rank in ranks),
         losses=next((tuple(rank.losses) for rank in ranks if rank.losses), ()),
-        tokens_per_step=sum(rank.tokens_per_step for rank in ranks),
+        tokens_per_step=tokens,
         peak_memory_bytes=tuple(rank.peak_memory_bytes for rank in ranks),
         wall_s=result.wall_s,
         device=ranks[0].device,
@@ -179,30 +182,12 @@ def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
     return samples
 
 
-def _fault(ranks: Sequence[RankSamples], study: Study) -> Failed | None:
-    fault = _time_fault(ranks, study.workload) or _count_fault(ranks, rank_measure(study.measure))
-    if fault is not None:
-        return no_samples(fault)
-    tokens = sum(rank.tokens_per_step for rank in ranks)
-    if tokens != study.workload.tokens_per_step:
-        return unequal_work(
-            f"processed {tokens} tokens per step, the study asks for "
-            f"{study.workload.tokens_per_step}; trials must do the same work"
-        )
-    return None
-
-
 def _time_fault(ranks: Sequence[RankSamples], workload: Workload) -> str | None:
     """Why the steps are no times."""
     for rank in ranks:
         if any(later <= earlier for step in rank.timed for earlier, later in pairwise(step)):
             return f"rank {rank.rank} has a step that ends before it starts"
-    steps, messages = [rank.timed for rank in ranks], workload.messages
-    if messages and has_unmatched_parts(steps, messages):
-        return f"steps differ in their parts, or have others than {len(messages)} messages"
-    if not messages and has_uneven_parts(steps):
-        return "steps differ in their parts, or have parts that do not pair"
-    return None
+    return parts_fault([rank.timed for rank in ranks], workload.messages)
 
 
 def _count_fault(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | None:

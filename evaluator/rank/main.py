@@ -7,10 +7,9 @@ import platform
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Generic, NoReturn, TypeAlias, TypeVar
 
 import torch
@@ -37,7 +36,6 @@ from evaluator.rank.steps import (
     device_uuid,
     energy_j,
     finite_losses,
-    memory_budget,
     open_memory,
     profile_steps,
     require_room_for_groups,
@@ -58,10 +56,12 @@ def read_job(path: Path) -> AnyJob:
 
 def load_entry(entry: str) -> Callable[..., Work]:
     """Return the function of a context that an entry names; raises `JobError` if there is none."""
-    _, function = _split(entry)
+    module, _, function = entry.partition(":")
+    if not (module and function):
+        raise JobError(f"entry: expected 'package.module:function', got {entry!r}")
     try:
-        loaded: Callable[..., Work] = getattr(_module(entry), function)
-    except AttributeError as error:
+        loaded: Callable[..., Work] = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
         raise JobError(f"entry: {entry} cannot be loaded: {error}") from error
     return loaded
 
@@ -73,24 +73,10 @@ def _kind(text: str) -> type[AnyJob]:
         document = json.loads(text)
     match document:
         case {"entry": str(entry)}:
-            kind: type[AnyJob] = getattr(_module(entry), "JOB", Job)
+            load_entry(entry)
+            kind: type[AnyJob] = getattr(sys.modules[entry.partition(":")[0]], "JOB", Job)
             return kind
     return Job
-
-
-def _module(entry: str) -> ModuleType:
-    module, _ = _split(entry)
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise JobError(f"entry: {entry} cannot be loaded: {error}") from error
-
-
-def _split(entry: str) -> tuple[str, str]:
-    module, _, function = entry.partition(":")
-    if not (module and function):
-        raise JobError(f"entry: expected 'package.module:function', got {entry!r}")
-    return module, function
 
 
 JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
@@ -192,22 +178,33 @@ def run(job_path: str) -> int:
     Whatever happens is left in the folder: steps and a trace, or one error file. Raises
     `JobError` only if the environment does not give the rank's number.
     """
-    folder = Path.cwd()
+
+    def work(numbers: RankNumbers, progress: Progress) -> None:
+        job = read_job(Path(job_path))
+        progress.memory_limited = job.memory_budget_bytes is not None
+        _run_job(open_context(numbers, job), Path.cwd(), progress)
+
+    return record_failure(work)
+
+
+def record_failure(work: Callable[[RankNumbers, Progress], None]) -> int:
+    """Do the work of this process's rank, return its exit status, and leave its error file.
+
+    Raises `JobError` if the environment does not give the rank's number.
+    """
     numbers = read_rank_numbers()
-    progress = Progress(folder, rank=numbers.rank)
-    job = None
+    progress = Progress(Path.cwd(), rank=numbers.rank)
     try:
         progress.beat(Phase.SETUP)
-        job = read_job(Path(job_path))
-        _run_job(open_context(numbers, job), folder, progress)
+        work(numbers, progress)
     except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
         traceback.print_exc()
         write_failure(
-            folder,
+            Path.cwd(),
             error,
             rank=numbers.rank,
             phase=progress.phase,
-            memory_limited=job is not None and job.memory_budget_bytes is not None,
+            memory_limited=progress.memory_limited,
         )
         return 1
     return 0
@@ -217,8 +214,8 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
     job = context.job
     # Loaded before memory is counted: a cold rank pays for its imports, a forked one does not.
     entry = load_entry(job.entry)
-    memory = open_memory(context.device)
-    with memory_budget(memory, job.memory_budget_bytes):
+    memory, budget_bytes = open_memory(context.device), job.memory_budget_bytes
+    with nullcontext() if budget_bytes is None else memory.budget(budget_bytes):
         _join_group(context)
         work = entry(context)
         clock = StepClock(work, device=context.device, progress=progress)

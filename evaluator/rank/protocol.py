@@ -76,6 +76,7 @@ class Progress:
 
     def __init__(self, folder: Path, *, rank: int) -> None:
         self.phase = Phase.SETUP
+        self.memory_limited = False
         path = folder / progress_name(rank)
         # Left open to the process's end: a beat is one write between two steps.
         self._beats = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

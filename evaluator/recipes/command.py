@@ -141,18 +141,19 @@ def check_variables(study: Study, command: Command) -> None:
 def work_variables(study: Study, rank_count: int) -> dict[str, str]:
     """Return the variables of every configuration; TRACE_DIR comes with the folder."""
     workload, measure = study.workload, study.measure
-    served = {"OUTPUT_LENGTH": workload.output_length, "REQUESTS_PER_S": workload.requests_per_s}
-    return {
-        **{name: f"{value:.15g}" for name, value in served.items() if value is not None},
-        "WORKLOAD_NAME": workload.name,
-        "GLOBAL_BATCH": str(workload.global_batch),
-        "SEQUENCE_LENGTH": str(workload.sequence_length),
-        "TOKENS_PER_STEP": str(workload.tokens_per_step),
-        "RANK_COUNT": str(rank_count),
-        "WARMUP_STEPS": str(measure.warmup_steps),
-        "TIMED_STEPS": str(measure.timed_steps),
-        "PROFILED_STEPS": str(measure.profiled_steps),
+    numbers = {
+        "GLOBAL_BATCH": workload.global_batch,
+        "SEQUENCE_LENGTH": workload.sequence_length,
+        "TOKENS_PER_STEP": workload.tokens_per_step,
+        "OUTPUT_LENGTH": workload.output_length,
+        "REQUESTS_PER_S": workload.requests_per_s,
+        "RANK_COUNT": rank_count,
+        "WARMUP_STEPS": measure.warmup_steps,
+        "TIMED_STEPS": measure.timed_steps,
+        "PROFILED_STEPS": measure.profiled_steps,
     }
+    given = {name: f"{value:.15g}" for name, value in numbers.items() if value is not None}
+    return {"WORKLOAD_NAME": workload.name, **given}
 
 
 def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
@@ -209,17 +210,6 @@ def _check_places(study: Study, command: Command) -> None:
 def variable_names(space: SearchSpace, command: Command) -> dict[str, str]:
     """Which variable holds which knob."""
     return {knob: command.export.get(knob, knob.upper()) for knob in _knobs(space)}
-
-
-def inherited(study: Study, command: Command, ours: Mapping[str, str]) -> dict[str, str]:
-    """The part of our environment that a script may see; never a variable that a trial sets."""
-    allowed = (*INHERITED, *command.inherit)
-    own = {*WORK_VARIABLES, *variable_names(study.space, command).values()}
-    return {
-        name: value
-        for name, value in ours.items()
-        if name not in own and any(fnmatchcase(name, pattern) for pattern in allowed)
-    }
 
 
 def _knobs(space: SearchSpace) -> list[str]:
@@ -309,13 +299,28 @@ class CommandRecipe:
         command = _command(study)
         check_variables(study, command)
         _check_ranks(study, _ranks_expression(study, command))
-        _check_patterns(command)
+        for pattern in command.trace_files:
+            if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
+                raise StudyError(
+                    f"[command] trace_files {shown(pattern)} leads out of TRACE_DIR; "
+                    "patterns are relative to it"
+                )
         check_program(command)
         check_unchanged(command)
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:
-        """Show a script where programs are, and what the study lets through; nothing else."""
-        return inherited(study, _command(study), ours)
+        """Show a script where programs are, and what the study lets through; nothing else.
+
+        It never sees a variable of ours that a trial sets.
+        """
+        command = _command(study)
+        allowed = (*INHERITED, *command.inherit)
+        own = {*WORK_VARIABLES, *variable_names(study.space, command).values()}
+        return {
+            name: value
+            for name, value in ours.items()
+            if name not in own and any(fnmatchcase(name, pattern) for pattern in allowed)
+        }
 
     def job(self, study: Study, config: Config) -> Job:
         """Return the job of one configuration.
@@ -353,15 +358,6 @@ def _command(study: Study) -> Command:
             'run = ["bash", "run.sh"]'
         )
     return study.command
-
-
-def _check_patterns(command: Command) -> None:
-    for pattern in command.trace_files:
-        if Path(pattern).is_absolute() or ".." in Path(pattern).parts:
-            raise StudyError(
-                f"[command] trace_files {shown(pattern)} leads out of TRACE_DIR; "
-                "patterns are relative to it"
-            )
 
 
 def _product_of_degrees(study: Study) -> str:

@@ -101,11 +101,10 @@ def _missing_traces(traces: "TraceSet", rank_count: int) -> str | None:
         )
     present = [trace.rank for trace in traces.ranks]
     missing = [rank for rank in range(rank_count) if rank not in present]
+    there = f"there are traces of rank {_list_ranks(present)}"
     if missing:
-        there = f"there are traces of rank {_list_ranks(present)}"
         return f"rank {_list_ranks(missing)} left no trace in TRACE_DIR; {there}"
     if len(present) > rank_count:
-        there = f"there are traces of rank {_list_ranks(present)}"
         return f"{there} in TRACE_DIR, but [command] rank_count gives {rank_count}"
     return None
 

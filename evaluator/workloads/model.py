@@ -129,7 +129,14 @@ class Router(nn.Module):
 
         Scores are in fp32 whatever the tokens are: close ones should not swap in rounding.
         """
-        scores = F.linear(tokens.float(), _local_in_parts(self.weight).float())
+        weight: Tensor = self.weight
+        if isinstance(
+            weight, DTensor
+        ):  # every slice holds it whole, and gives a part of its gradient
+            whole = weight.redistribute(placements=[Replicate()])
+            assert isinstance(whole, DTensor)
+            weight = whole.to_local(grad_placements=[Partial()])
+        scores = F.linear(tokens.float(), weight.float())
         best, chosen = scores.topk(self.experts_per_token, dim=-1)
         return best.softmax(dim=-1).to(tokens.dtype), chosen
 
@@ -280,15 +287,6 @@ def _inverse(order: Tensor) -> Tensor:
     """Return the permutation that undoes another."""
     numbers = torch.arange(order.numel(), device=order.device)
     return torch.empty_like(order).scatter_(0, order, numbers)
-
-
-def _local_in_parts(weight: Tensor) -> Tensor:
-    """Return a weight that every slice holds whole; each slice gives a part of its gradient."""
-    if not isinstance(weight, DTensor):
-        return weight
-    whole = weight.redistribute(placements=[Replicate()])
-    assert isinstance(whole, DTensor)
-    return whole.to_local(grad_placements=[Partial()])
 
 
 _NORM_EPSILON = 1e-5

@@ -122,13 +122,10 @@ def open_layout(config: Config, device: torch.device) -> Layout:
     shards = layout.joined("dp_shard", "cp")
     if config.ep == 1 or shards is None:
         return layout
-    return replace(layout, experts=_group_experts(shards, config.ep))
-
-
-def _group_experts(shards: DeviceMesh, ep: int) -> DeviceMesh:
-    sizes = {"expert_copies": shards.size() // ep, "ep": ep}
+    sizes = {"expert_copies": shards.size() // config.ep, "ep": config.ep}
     used = tuple(name for name in sizes if sizes[name] > 1)
-    return shards._unflatten(0, tuple(sizes[name] for name in used), used)
+    experts = shards._unflatten(0, tuple(sizes[name] for name in used), used)
+    return replace(layout, experts=experts)
 
 
 def parallelize(model: Decoder, config: Config, layout: Layout) -> nn.Module:
@@ -177,36 +174,24 @@ def apply_tensor_parallel(model: Decoder, config: Config, tp: DeviceMesh) -> Non
     parallelize_module(model, tp, outer)
     for block in model.blocks:
         layer = block.feed_forward
-        feed_forward = (
-            expert_plan(layer, between) if isinstance(layer, ExpertLayer) else _dense_plan(between)
-        )
-        parallelize_module(block, tp, _block_plan(between, config.sequence_parallel) | feed_forward)
+        plan = _pair_plan("attention", ("query", "key", "value"), "output", between)
+        if config.sequence_parallel:
+            plan |= {"attention_norm": SequenceParallel(), "feed_forward_norm": SequenceParallel()}
+        if isinstance(layer, ExpertLayer):
+            plan |= expert_plan(layer, between)
+        else:
+            plan |= _pair_plan("feed_forward", ("gate", "up"), "down", between)
+        parallelize_module(block, tp, plan)
 
 
-def _block_plan(between: Shard | Replicate, sequence_parallel: bool) -> Plan:
-    plan: Plan = {
-        "attention": _gather(between),
-        "attention.query": ColwiseParallel(),
-        "attention.key": ColwiseParallel(),
-        "attention.value": ColwiseParallel(),
-        "attention.output": RowwiseParallel(output_layouts=between),
-    }
-    if sequence_parallel:
-        plan |= {"attention_norm": SequenceParallel(), "feed_forward_norm": SequenceParallel()}
-    return plan
-
-
-def _dense_plan(between: Shard | Replicate) -> Plan:
+def _pair_plan(part: str, inner: Sequence[str], outer: str, between: Placement) -> Plan:
+    """Cut matrices that follow each other, so that no rank needs another's part in between."""
+    gather = PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
     return {
-        "feed_forward": _gather(between),
-        "feed_forward.gate": ColwiseParallel(),
-        "feed_forward.up": ColwiseParallel(),
-        "feed_forward.down": RowwiseParallel(output_layouts=between),
+        part: gather,
+        **{f"{part}.{name}": ColwiseParallel() for name in inner},
+        f"{part}.{outer}": RowwiseParallel(output_layouts=between),
     }
-
-
-def _gather(between: Shard | Replicate) -> PrepareModuleInput:
-    return PrepareModuleInput(input_layouts=(between,), desired_input_layouts=(Replicate(),))
 
 
 _OUTPUTS, _INPUTS = -2, -1
@@ -270,12 +255,12 @@ class SliceExperts(ParallelStyle):
         return module
 
 
-def expert_plan(layer: ExpertLayer, between: Placement) -> dict[str, ParallelStyle]:
+def expert_plan(layer: ExpertLayer, between: Placement) -> Plan:
     """Return a block's plan for the layer, between layers that leave hidden states so placed.
 
     Routed and shared experts each give a part of the sum, which is exchanged once.
     """
-    plan: dict[str, ParallelStyle] = {
+    plan: Plan = {
         "feed_forward": PrepareModuleInputOutput(
             input_layouts=(between,),
             desired_input_layouts=(Replicate(),),
@@ -370,15 +355,16 @@ def apply_data_parallel(model: Decoder, config: Config, layout: Layout) -> nn.Mo
     replicas = layout.joined("dp_replicate", "cp")
     if replicas is None:
         return model
-    if _takes_distributed_data_parallel(config):
-        return _replicate_in_buckets(model, config, replicas)
-    return _replicate(model, config, layout, replicas)
-
-
-def _takes_distributed_data_parallel(config: Config) -> bool:
-    """It takes neither DTensors nor several stages, and split backward passes escape it."""
+    # DistributedDataParallel takes neither DTensors nor several stages, and split backward passes
+    # escape it.
     stage_is_whole = config.stages_per_rank == 1 and not config.splits_backward
-    return config.tp == 1 and config.cp == 1 and (config.pp == 1 or stage_is_whole)
+    if config.tp == 1 and config.cp == 1 and (config.pp == 1 or stage_is_whole):
+        return _replicate_in_buckets(model, config, replicas)
+    policy = MixedPrecisionPolicy()
+    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=False)
+    for module in (*model.blocks, model):
+        replicate(module, mesh=replicas, ignored_params=experts)
+    return _sum_only(model, replicas)
 
 
 def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh) -> nn.Module:
@@ -404,14 +390,6 @@ def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh
         case CommHook.NONE:
             pass
     return replica
-
-
-def _replicate(model: Decoder, config: Config, layout: Layout, replicas: DeviceMesh) -> nn.Module:
-    policy = MixedPrecisionPolicy()
-    experts = apply_expert_data_parallel(model, config, layout, policy, reshard=False)
-    for module in (*model.blocks, model):
-        replicate(module, mesh=replicas, ignored_params=experts)
-    return _sum_only(model, replicas)
 
 
 def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:

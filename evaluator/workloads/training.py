@@ -159,7 +159,7 @@ class Batches:
         positions: Tensor,
         device: torch.device,
     ) -> None:
-        self._source = open_tokens(workload)
+        self._source = TextTokens(workload) if workload.text_file else SyntheticTokens(workload)
         self._seed = workload.seed
         share = workload.global_batch // replica_count
         self._rows = slice(replica * share, (replica + 1) * share)
@@ -194,7 +194,8 @@ class SyntheticTokens:
 class TextTokens:
     """Pieces of a file, each byte a token; raises `JobError` if the file gives no sequence."""
 
-    def __init__(self, workload: Workload, path: Path) -> None:
+    def __init__(self, workload: Workload) -> None:
+        path = Path(str(workload.text_file)).expanduser()
         self._workload = workload
         self._span = torch.arange(workload.sequence_length + 1)
         try:
@@ -212,13 +213,6 @@ class TextTokens:
         last = len(self._bytes) - len(self._span)
         starts = torch.randint(last + 1, (self._workload.global_batch, 1), generator=generator)
         return self._bytes[starts[rows] + self._span].long() % self._workload.vocab_size
-
-
-def open_tokens(workload: Workload) -> SyntheticTokens | TextTokens:
-    """Read the workload's text if it names one; raises `JobError`."""
-    if workload.text_file is None:
-        return SyntheticTokens(workload)
-    return TextTokens(workload, Path(workload.text_file).expanduser())
 
 
 _LEARNING_RATE = 1e-3
@@ -257,6 +251,14 @@ def train(context: RankContext) -> Work:
         for stage in (Stage(number, config.stage_count) for number in own)
     }
     parameters = chain.from_iterable(model.parameters() for model in models.values())
+    tp, pp = layout.axis("tp"), layout.axis("pp")
+    loss = MicroBatchLoss(context.job.micro_batch_count, tp if config.loss_parallel else None)
+    passes: Accumulation | Pipeline
+    if pp is None:
+        (model,) = models.values()
+        passes = Accumulation(model, loss, micro_batch=config.micro_batch)
+    else:
+        passes = Pipeline(models, loss, context.job, ranks=pp, device=context.device, dtype=dtype)
     return Training(
         batches=Batches(
             workload,
@@ -265,21 +267,10 @@ def train(context: RankContext) -> Work:
             positions=positions,
             device=context.device,
         ),
-        passes=_open_passes(models, context, layout, dtype),
+        passes=passes,
         optimizer=open_optimizer(parameters, config.optimizer_loop),
         layout=layout,
     )
-
-
-def _open_passes(
-    models: Mapping[Stage, nn.Module], context: RankContext, layout: Layout, dtype: torch.dtype
-) -> Accumulation | Pipeline:
-    job, tp, pp = context.job, layout.axis("tp"), layout.axis("pp")
-    loss = MicroBatchLoss(job.micro_batch_count, tp if job.config.loss_parallel else None)
-    if pp is None:
-        (model,) = models.values()
-        return Accumulation(model, loss, micro_batch=job.config.micro_batch)
-    return Pipeline(models, loss, job, ranks=pp, device=context.device, dtype=dtype)
 
 
 class Training:

@@ -73,13 +73,14 @@ def test_the_driver_is_asked_for_names_mebibytes_and_identities(driver, tmp_path
     local_gpus()
 
     asked = (tmp_path / "asked").read_text().split()
-    assert asked == ["--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
+    fields = "name,memory.total,uuid,driver_version,power.limit"
+    assert asked == [f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
 
 
 def test_a_gpu_that_shares_the_memory_of_its_host_has_none_of_its_own(driver):
     driver("echo 'NVIDIA GB10, [N/A], GPU-0a1b2c3d-0000'")
 
-    assert local_gpus() == (("NVIDIA GB10", None),)
+    assert [(gpu.name, gpu.memory_bytes) for gpu in local_gpus()] == [("NVIDIA GB10", None)]
     assert local_environment().memory_bytes is None
 
 
@@ -104,7 +105,7 @@ def test_only_the_gpus_that_cuda_shows_us_are_ours(asked, left, driver, monkeypa
     driver(THREE_GPUS)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", asked)
 
-    assert [name for name, _ in local_gpus()] == left
+    assert [gpu.name for gpu in local_gpus()] == left
     assert local_environment().device == ("cuda" if left else "cpu")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.samples import has_uneven_parts, serving
+from evaluator.samples import parts_fault, serving
 from records.trial import Measurement, Serving
 from records.workload import Workload
 from tests.support.records import study
@@ -95,7 +95,7 @@ def test_where_nothing_is_known_of_tokens_nothing_is_said(steps, changes):
     ],
 )
 def test_parts_must_pair_and_be_the_same_everywhere(ranks, expected):
-    assert has_uneven_parts(ranks) is expected
+    assert (parts_fault(ranks, ()) is not None) is expected
 
 
 def test_the_slowest_rank_of_the_middle_step_counts():

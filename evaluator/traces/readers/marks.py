@@ -1,8 +1,10 @@
 """Steps from marked ranges, which may nest and count from 0 repeatedly; collectives by name."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import SupportsInt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +32,12 @@ class MarkedSteps:
 NO_STEPS = MarkedSteps(StepWindows.none(), False)
 
 
+def outermost(start_ns: Nanoseconds, end_ns: Nanoseconds) -> NDArray[np.bool_]:
+    """Which of these ranges, in order of start, begin within no earlier one."""
+    reach = np.maximum.accumulate(end_ns)
+    return np.append(True, start_ns[1:] >= reach[:-1])[: start_ns.size]
+
+
 def marked_steps(
     number: NDArray[np.int64], start_ns: Nanoseconds, end_ns: Nanoseconds
 ) -> MarkedSteps:
@@ -37,10 +45,7 @@ def marked_steps(
 
     Where numbers are missing or do not rise (every epoch counts from 0) steps are counted from 0.
     """
-    if not number.size:
-        return NO_STEPS
-    reach = np.maximum.accumulate(end_ns)
-    outer = np.concatenate(([True], start_ns[1:] >= reach[:-1]))
+    outer = outermost(start_ns, end_ns)
     number, start_ns, end_ns = number[outer], start_ns[outer], end_ns[outer]
     numbered = bool(np.all(number >= 0))
     rising = bool(np.all(number[1:] > number[:-1]))
@@ -64,6 +69,11 @@ def longest_steps(
     return max(found, key=lambda steps: steps.marked_ns)
 
 
+def counted(counts: Mapping[str, SupportsInt]) -> list[str]:
+    """The caveats of what occurred, such as `3 events are left out`."""
+    return [f"{int(count)} {what}" for what, count in counts.items() if int(count)]
+
+
 # Libraries first, then the collectives custom kernels are named after. Never a bare send, recv,
 # broadcast or p2p: ordinary elementwise and copy kernels carry those words.
 _COMMUNICATION = re.compile(
@@ -71,14 +81,18 @@ _COMMUNICATION = re.compile(
     r"|all[_-]?reduce|all[_-]?gather|reduce[_-]?scatter|all[_-]?to[_-]?all",
     re.IGNORECASE,
 )
-# In this order: `reduce_scatter` and `all_reduce` before `reduce`, `sendrecv` before `send`.
+# In this order: `all_reduce_scatter` is none of `all_reduce`, `psum_scatter` none of `psum`,
+# `reduce_scatter` none of `reduce`, `sendrecv` none of `send`.
 _KINDS = (
-    (r"all_?reduce|quick_?reduce|cross_?device_?reduce", CollectiveKind.ALL_REDUCE),
-    (r"reduce_?scatter", CollectiveKind.REDUCE_SCATTER),
+    (r"(?:reduce|psum)_?scatter", CollectiveKind.REDUCE_SCATTER),
+    (
+        r"all_?reduce|quick_?reduce|cross_?device_?reduce|psum|pmax|pmin",
+        CollectiveKind.ALL_REDUCE,
+    ),
     (r"all_?gather", CollectiveKind.ALL_GATHER),
     (r"all_?to_?all|deep_?ep\b.{0,200}(dispatch|combine)", CollectiveKind.ALL_TO_ALL),
-    (r"send_?recv", CollectiveKind.SEND_RECV),
-    (r"broadcast", CollectiveKind.BROADCAST),
+    (r"send_?recv|permute", CollectiveKind.SEND_RECV),
+    (r"broadcast|bcast", CollectiveKind.BROADCAST),
     (r"barrier", CollectiveKind.BARRIER),
     (r"gather", CollectiveKind.GATHER),
     (r"scatter", CollectiveKind.SCATTER),
@@ -97,6 +111,6 @@ def communicates(kernel_name: str) -> bool:
 
 @lru_cache(maxsize=10_000)
 def collective_kind(name: str) -> CollectiveKind:
-    """What a collective of this name does: of a kernel, of torch's operators, of XLA's."""
+    """What a collective of this name does: a kernel, or an operation of torch, XLA or NCCL."""
     plain = name.replace(_NAMELESS, "").partition("(")[0].lower().replace("-", "_")
     return next((kind for form, kind in _KIND_OF if form.search(plain)), CollectiveKind.OTHER)

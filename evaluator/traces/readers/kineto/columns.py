@@ -5,7 +5,7 @@ nanoseconds without loss. Faulty times are repaired and counted.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
@@ -37,6 +37,7 @@ from evaluator.traces.readers.kineto.events import (
     operand_bytes,
     sound_arguments,
 )
+from evaluator.traces.readers.marks import counted
 from records.errors import shown
 
 T = TypeVar("T")
@@ -44,9 +45,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WorkColumns(Table):
-    """What device work and calls to the driver state, shape (works,); 0 or NaN: unknown."""
+    """What device work and calls to the driver state, shape (events,); 0 or NaN: unknown."""
 
-    row: NDArray[np.int64]
     correlation: NDArray[np.int64]
     bytes: NDArray[np.int64]
     blocks_per_sm: NDArray[np.float32]
@@ -93,7 +93,7 @@ class MemoryColumns(Table):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EventColumns(Table):
-    """The events that matter in file order, shape (events,); rows of what only some state are here.
+    """The events that matter in file order, shape (events,); what only some state has its own rows.
 
     Times are ns, without the base time of the file until that is added.
     """
@@ -189,13 +189,10 @@ def _exact(path: Path, texts: Sequence[bytes]) -> Nanoseconds:
         if np.all((values >= 0) & (values <= 9)):
             return values @ 10 ** np.arange(width - 2, -1, -1, dtype=np.int64)
     try:
-        return np.array([_nanoseconds(text) for text in texts], np.int64)
+        exact_us = [Decimal(text.decode("ascii")) for text in texts]
+        return np.array([int((us * 1000).to_integral_value()) for us in exact_us], np.int64)
     except (InvalidOperation, ValueError) as error:
         raise TraceError(path, "an event has an absurd start") from error
-
-
-def _nanoseconds(text: bytes) -> int:
-    return int((Decimal(text.decode("ascii")) * 1000).to_integral_value())
 
 
 K = TypeVar("K")
@@ -251,22 +248,20 @@ class Columns:
 
     def caveats(self, file: ChromeFile[KinetoEvent]) -> Iterator[str]:
         """What was mended and left out of a file that has been read."""
-        if file.control_count:
-            yield f"{file.control_count} control characters in strings were read as spaces"
-        if file.repaired_count:
-            yield (
-                f"{file.repaired_count} events were not valid JSON (bytes that are not UTF-8, "
-                "stray backslashes, nan or inf) and were read with those replaced"
-            )
-        if self.repaired_argument_count:
-            yield (
-                f"{self.repaired_argument_count} events have arguments that cannot be read; these "
-                "count as not given"
-            )
         lost = self._lost(file)
         rest = len(file.damages) + len(self.damages) - len(lost)
-        if rest:
-            yield f"{rest} damaged events of kinds that nothing is computed from are left out"
+        replaced = (
+            "events were not valid JSON (bytes that are not UTF-8, stray backslashes, nan or inf) "
+            "and were read with those replaced"
+        )
+        unread = "events have arguments that cannot be read; these count as not given"
+        counts = {
+            "control characters in strings were read as spaces": file.control_count,
+            replaced: file.repaired_count,
+            unread: self.repaired_argument_count,
+            "damaged events of kinds that nothing is computed from are left out": rest,
+        }
+        yield from counted(counts)
         if lost:
             named = Counter(map(_named, lost))
             words = ", ".join(f"{n} x {what}" for what, n in named.most_common(_MOST_NAMED))
@@ -374,14 +369,16 @@ class Columns:
         communicates = np.flatnonzero(kind[row] == EventKind.COLLECTIVE_KERNEL)
         blocks = self._numbers([one.blocks_per_sm for one in arguments], np.float64)
         percent = self._numbers([one.occupancy_percent for one in arguments], np.float64)
-        work = WorkColumns(
-            row=row + self._event_count,
-            correlation=self._numbers([one.correlation for one in arguments], np.int64),
-            bytes=np.maximum(self._numbers([one.bytes for one in arguments], np.int64), 0),
-            blocks_per_sm=np.where(_sane(blocks, 1e9), blocks, np.nan).astype(np.float32),
-            occupancy=np.where(_sane(percent, 100), percent / 100, np.nan).astype(np.float32),
-        )
-        return work, self._messages(
+        known = {
+            "correlation": self._numbers([one.correlation for one in arguments], np.int64),
+            "bytes": np.maximum(self._numbers([one.bytes for one in arguments], np.int64), 0),
+            "blocks_per_sm": np.where(_sane(blocks, 1e9), blocks, np.nan),
+            "occupancy": np.where(_sane(percent, 100), percent / 100, np.nan),
+        }
+        columns = {name: np.full(kind.size, unknown) for name, unknown in _UNKNOWN.items()}
+        for name, column in columns.items():
+            column[row] = known[name]
+        return WorkColumns(**columns), self._messages(
             rows, row[communicates], [arguments[i] for i in communicates.tolist()]
         )
 
@@ -456,6 +453,12 @@ class Columns:
             self.gloo_lanes.add(self.lanes[event.pid, event.tid])
 
 
+_UNKNOWN: Mapping[str, np.generic] = {
+    "correlation": np.int64(0),
+    "bytes": np.int64(0),
+    "blocks_per_sm": np.float32(np.nan),
+    "occupancy": np.float32(np.nan),
+}
 _WORK = msgspec.json.Decoder(list[WorkArguments])
 _OPERATORS = msgspec.json.Decoder(list[OperatorArguments])
 _MEMORY_REPORTS = msgspec.json.Decoder(list[MemoryArguments])
@@ -520,27 +523,22 @@ def repair_times(
     duration_ns[work[:-1][cut]] = room_ns[cut]
     repaired = {
         "events have a negative duration: they count as instants": negative,
-        "spans reached into the next one of their stream: they end where that begins": int(
-            np.count_nonzero(cut)
-        ),
+        "spans reached into the next one of their stream: they end where that begins": cut.sum(),
     }
-    repaired_events = replace(
-        events,
-        start_ns=start_ns,
-        duration_ns=duration_ns,
-        memory=replace(events.memory, time_ns=events.memory.time_ns + base_ns),
+    memory = events.memory.shifted(base_ns)
+    return (
+        replace(events, start_ns=start_ns, duration_ns=duration_ns, memory=memory),
+        counted(repaired),
     )
-    return repaired_events, [f"{count} {what}" for what, count in repaired.items() if count]
 
 
 def launch_starts(events: EventColumns) -> Nanoseconds:
     """When the host launched the work of each event, int64 ns, shape (events,); NEVER: unknown."""
-    work = events.work
-    kind, has_name = events.kind[work.row], work.correlation != 0
-    calls = np.flatnonzero(has_name & (kind == EventKind.LAUNCH))
-    works = np.flatnonzero(has_name & (kind <= EventKind.FILL))
-    call = first_place(work.correlation[calls], work.correlation[works])
+    correlation = events.work.correlation
+    has_number = correlation != 0
+    calls = np.flatnonzero(has_number & (events.kind == EventKind.LAUNCH))
+    works = np.flatnonzero(has_number & (events.kind <= EventKind.FILL))
+    call = first_place(correlation[calls], correlation[works])
     launched_ns = np.full(events.count, NEVER)
-    row = work.row[works[call >= 0]]
-    launched_ns[row] = events.start_ns[work.row[calls[call[call >= 0]]]]
+    launched_ns[works[call >= 0]] = events.start_ns[calls[call[call >= 0]]]
     return launched_ns

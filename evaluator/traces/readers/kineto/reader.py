@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,21 +22,17 @@ from evaluator.traces.model import (
     Device,
     Lane,
     MemoryUse,
-    RankGroup,
     RankTrace,
     Spans,
     StepKind,
     StepWindows,
-    compact,
 )
 from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.kineto.columns import (
-    NEVER,
     Columns,
     EventColumns,
     MessageColumns,
-    Numbered,
     launch_starts,
     repair_times,
 )
@@ -54,7 +49,7 @@ from evaluator.traces.readers.kineto.events import (
     header_of,
     only_group,
 )
-from evaluator.traces.readers.marks import collective_kind
+from evaluator.traces.readers.marks import collective_kind, counted, outermost
 
 _NOTHING, _UNKNOWN = -1, -1
 _VAGUE = (CollectiveKind.OTHER, CollectiveKind.SEND_RECV)
@@ -155,10 +150,6 @@ _KIND_OF_ITERATION = {
 }
 
 
-Mark: TypeAlias = tuple[str, int, int]
-"""Name, start and end of a span that marks a step."""
-
-
 def host_steps(events: EventColumns, names: Sequence[str]) -> StepWindows:
     """The steps on the host's side.
 
@@ -166,13 +157,18 @@ def host_steps(events: EventColumns, names: Sequence[str]) -> StepWindows:
     `execute_..context_n(..)_generation_m(..)`, `step[EXTEND ..]`, or calls of the function that is
     one step. Those have no numbers: they count from 0, the outer of two where they are nested.
     """
-    marks = _marks(events, names, EventKind.HOST_STEP)
-    if marks:
-        return _numbered(marks)
-    for kind in (EventKind.ENGINE_STEP, EventKind.ITERATION, EventKind.FRAME_STEP):
-        if marks := _marks(events, names, kind):
-            break
-    return _counted(marks)
+    numbered = _numbered(events, names, EventKind.HOST_STEP)
+    if numbered.count:
+        return numbered
+    kinds = (EventKind.ENGINE_STEP, EventKind.ITERATION, EventKind.FRAME_STEP)
+    rows = next(filter(np.size, (_marks(events, kind) for kind in kinds)), np.empty(0, np.int64))
+    rows = rows[outermost(events.start_ns[rows], events.end_ns[rows])]
+    return StepWindows(
+        number=np.arange(rows.size),
+        start_ns=events.start_ns[rows],
+        end_ns=events.end_ns[rows],
+        kind=np.array([_kind(names[i]) for i in events.name_id[rows].tolist()], np.int8),
+    )
 
 
 def device_steps(
@@ -189,7 +185,7 @@ def device_steps(
     step = latest_window(host.start_ns, host.end_ns, launched_ns)
     work = np.flatnonzero((events.kind <= EventKind.FILL) & (step >= 0))
     step = step[work]
-    recorded = _numbered(_marks(events, names, EventKind.DEVICE_STEP))
+    recorded = _numbered(events, names, EventKind.DEVICE_STEP)
     found = _hulls(
         np.concatenate((host.number[step], recorded.number)),
         np.concatenate((events.start_ns[work], recorded.start_ns)),
@@ -199,21 +195,18 @@ def device_steps(
     return found if found.count else host
 
 
-def _marks(events: EventColumns, names: Sequence[str], kind: EventKind) -> list[Mark]:
-    """The marks of a kind, by start."""
+def _marks(events: EventColumns, kind: EventKind) -> NDArray[np.int64]:
+    """The rows of the marks of a kind, by start."""
     rows = np.flatnonzero(events.kind == kind)
-    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
-    columns = (events.name_id[rows], events.start_ns[rows], events.end_ns[rows])
-    marks = zip(*(column.tolist() for column in columns), strict=True)
-    return [(names[name_id], start, end) for name_id, start, end in marks]
+    return rows[np.argsort(events.start_ns[rows], kind="stable")]
 
 
-def _numbered(marks: Sequence[Mark]) -> StepWindows:
+def _numbered(events: EventColumns, names: Sequence[str], kind: EventKind) -> StepWindows:
     """One window per step number, over all streams that recorded the step."""
-    numbers = [name.partition("#")[2] for name, _, _ in marks]
-    number = np.array([int(text) for text in numbers], np.int64)
-    start_ns, end_ns = np.array([times for _, *times in marks], np.int64).reshape(-1, 2).T
-    return _hulls(number, start_ns, end_ns, np.zeros(number.size, np.int8))
+    rows = _marks(events, kind)
+    texts = [names[name_id].partition("#")[2] for name_id in events.name_id[rows].tolist()]
+    number, plain = np.array(list(map(int, texts)), np.int64), np.zeros(rows.size, np.int8)
+    return _hulls(number, events.start_ns[rows], events.end_ns[rows], plain)
 
 
 def _hulls(
@@ -230,16 +223,6 @@ def _hulls(
     return StepWindows(number=numbers, start_ns=first, end_ns=last, kind=kinds)
 
 
-def _counted(marks: Sequence[Mark]) -> StepWindows:
-    outer: list[Mark] = []
-    for mark in marks:
-        if not outer or mark[1] >= outer[-1][2]:
-            outer.append(mark)
-    start_ns, end_ns = np.array([times for _, *times in outer], np.int64).reshape(-1, 2).T
-    kind = np.array([_kind(name) for name, _, _ in outer], np.int8)
-    return StepWindows(number=np.arange(len(outer)), start_ns=start_ns, end_ns=end_ns, kind=kind)
-
-
 def _kind(name: str) -> StepKind:
     """A step that reads any prompt is a prefill, also when it decodes for other requests."""
     if match := ENGINE_STEP.fullmatch(name):
@@ -248,8 +231,6 @@ def _kind(name: str) -> StepKind:
     iteration = ITERATION.fullmatch(name)
     return _KIND_OF_ITERATION.get(iteration[1], StepKind.PLAIN) if iteration else StepKind.PLAIN
 
-
-S = TypeVar("S", bound=np.generic)
 
 _DEVICE_ACTIVITY = {
     EventKind.KERNEL: Activity.COMPUTE,
@@ -285,6 +266,11 @@ class RankReading:
         """Everything that counts, with what else there is to know about the reading."""
         host = host_steps(self._events, self._names)
         device, device_caveats = self._device()
+        early = {
+            "spans begin before they were launched": np.sum(
+                self._events.start_ns < self._launched_ns  # nothing is before NEVER
+            )
+        }
         return RankTrace(
             rank=rank,
             world_size=world_size,
@@ -296,7 +282,7 @@ class RankReading:
             steps=self._device_steps(host),
             host_steps=host,
             memory=self._memory(),
-            caveats=(*caveats, *self._caveats, *self._early(), *device_caveats),
+            caveats=(*caveats, *self._caveats, *counted(early), *device_caveats),
         )
 
     def _is_rocm(self) -> bool:
@@ -326,28 +312,19 @@ class RankReading:
         events, order = self._events, self._order
         activity = np.zeros(len(EventKind), np.int8)
         activity[list(self._activity)] = list(self._activity.values())
-        name_id, names = compact(events.name_id[order], self._names)
-        lane_id, lanes = compact(events.lane_id[order], tuple(self._columns.lanes))
-        return Spans(
+        return Spans.build(
             start_ns=events.start_ns[order],
             end_ns=events.end_ns[order],
-            name_id=name_id,
-            lane_id=lane_id,
+            name_id=events.name_id[order],
+            lane_id=events.lane_id[order],
             activity=activity[events.kind[order]],
-            correlation=self._of_work(events.work.correlation, 0),
-            bytes=self._of_work(events.work.bytes, 0),
-            flops=np.full(order.size, np.nan),
-            blocks_per_sm=self._of_work(events.work.blocks_per_sm, np.nan),
-            occupancy=self._of_work(events.work.occupancy, np.nan),
-            names=names,
-            lanes=tuple(Lane(_text(pid), _text(tid)) for pid, tid in lanes),
+            correlation=events.work.correlation[order],
+            bytes=events.work.bytes[order],
+            blocks_per_sm=events.work.blocks_per_sm[order],
+            occupancy=events.work.occupancy[order],
+            names=self._names,
+            lanes=[Lane(_text(pid), _text(tid)) for pid, tid in self._columns.lanes],
         )
-
-    def _of_work(self, values: NDArray[S], else_value: float) -> NDArray[S]:
-        """A column that only device work and calls have, for all spans."""
-        column = np.full(self._events.count, else_value, values.dtype)
-        column[self._events.work.row] = values
-        return column[self._order]
 
     def _collectives(self) -> Collectives:
         known = {group.name: group for group in self._header.distributed.groups}
@@ -362,15 +339,13 @@ class RankReading:
         order = np.argsort(span)
         messages = messages.select(order)
         used, used_id = np.unique(messages.group, return_inverse=True)
-        groups = Numbered[RankGroup]()
-        group_id = np.array([groups[group_of(keys[i], known)] for i in used], np.int32)[used_id]
-        return Collectives(
+        return Collectives.build(
             span=span[order],
             kind=messages.kind,
-            group_id=group_id,
+            groups=[group_of(keys[i], known) for i in used],
+            group=used_id,
             bytes=messages.bytes,
             sequence=messages.sequence,
-            groups=tuple(groups),
         )
 
     def _device_steps(self, host: StepWindows) -> StepWindows:
@@ -407,12 +382,6 @@ class RankReading:
         if not own.count:
             return None
         return MemoryUse(time_ns=own.time_ns, allocated_bytes=own.allocated_bytes)
-
-    def _early(self) -> list[str]:
-        """A word about work that seems to begin before its launch."""
-        known = self._launched_ns != NEVER
-        early = np.count_nonzero(known & (self._events.start_ns < self._launched_ns))
-        return [f"{early} spans begin before they were launched"] if early else []
 
 
 def _text(identity: Number | None) -> str:

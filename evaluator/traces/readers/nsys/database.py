@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, Table
 from evaluator.traces.readers.files import ReadLimits, pieces
+from evaluator.traces.readers.marks import counted
 
 V = TypeVar("V", str, bytes)
 Integers: TypeAlias = dict[str, NDArray[np.int64]]
@@ -57,10 +58,10 @@ def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
                 yield NsysDatabase(path, connection, limits.event_count, _USES * size)
         # SQLite quotes what it refuses, which need not be text.
         except (sqlite3.Error, UnicodeDecodeError) as error:
-            reason = (
-                "takes longer to read than any sound file of its size" if _gave_up(error) else ""
-            )
-            raise TraceError(path, reason or f"cannot be read as SQLite: {error}") from error
+            if getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT":
+                what = "takes longer to read than any sound file of its size"
+                raise TraceError(path, what) from error
+            raise TraceError(path, f"cannot be read as SQLite: {error}") from error
 
 
 class NsysDatabase:
@@ -107,7 +108,9 @@ class NsysDatabase:
         if not columns:
             return {name: np.empty(0, np.int64) for name in wanted}
         values = ", ".join(
-            _integer(name, default) if name in columns | {"rowid"} else str(default)
+            f"CASE typeof({_quoted(name)}) WHEN 'integer' THEN {_quoted(name)} ELSE {default} END"
+            if name in columns | {"rowid"}
+            else str(default)
             for name, default in wanted.items()
         )
         rows = self._connection.execute(f"SELECT {values} FROM {_quoted(table)}")
@@ -194,20 +197,21 @@ def _connection(path: Path, step_count: int) -> sqlite3.Connection:
     return connection
 
 
-def _gave_up(error: Exception) -> bool:
-    return getattr(error, "sqlite_errorname", "") == "SQLITE_INTERRUPT"
-
-
-def _integer(column: str, default: int) -> str:
-    name = _quoted(column)
-    return f"CASE typeof({name}) WHEN 'integer' THEN {name} ELSE {default} END"
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
 _TIMES = {"start": -1, "end": -1}
+_COLUMNS = {
+    "start_ns": "start",
+    "end_ns": "end",
+    "process": "globalPid",
+    "thread": "globalTid",
+    "device": "deviceId",
+    "stream": "streamId",
+    "correlation": "correlationId",
+}
+"""What the columns of `Rows` are called in the tables of the file."""
 _LATEST_NS = 1 << 61
 
 
@@ -275,12 +279,9 @@ class Tables:
         return tuple(self._names)
 
     @property
-    def caveats(self) -> tuple[str, ...]:
+    def caveats(self) -> list[str]:
         """What was left out so far, as text."""
-        return tuple(
-            f"{count} {what} without a proper start and end were left out"
-            for what, count in self._left_out.items()
-        )
+        return counted(self._left_out)
 
     def timed(
         self,
@@ -300,7 +301,9 @@ class Tables:
         sound = (start >= 0) & (start <= end) & (end < _LATEST_NS)
         if sound.all():
             return columns
-        self._left_out[what] += int((~sound).sum())
+        self._left_out[f"{what} without a proper start and end were left out"] += int(
+            np.sum(~sound)
+        )
         return _kept(columns, sound)
 
     def labels(self, ids: NDArray[np.int64], unknown: str) -> Labels:
@@ -316,13 +319,11 @@ class Tables:
         activity: Activity | NDArray[np.integer],
         **more: NDArray[np.int64],
     ) -> Rows:
-        """Rows of timed columns with these names; columns that are not given hold -1."""
+        """Rows of timed columns with these names; what neither columns nor `more` have is -1."""
         names, count = self._names, columns["start"].size
         numbers = [names.setdefault(text, len(names)) for text in labels.texts]
         given = {
-            "start_ns": columns["start"],
-            "end_ns": columns["end"],
-            "correlation": columns["correlationId"],
+            **{name: columns[column] for name, column in _COLUMNS.items() if column in columns},
             "name": np.array(numbers, np.int64)[labels.index],
             "activity": np.broadcast_to(activity, count).astype(np.int64),
             **more,
@@ -335,7 +336,8 @@ def _kept(columns: Integers, kept: NDArray[np.bool_]) -> Integers:
     return {name: column[kept] for name, column in columns.items()}
 
 
-_THREAD_BITS = (1 << 24) - 1
+NUMBER_BITS = (1 << 24) - 1
+"""Of a global id: the number of a thread, or of a process when shifted by as many."""
 # Waits for a stream or a context; the other kinds are also recorded where nothing waits.
 _WAITS = {3: "Stream sync", 4: "Context sync"}
 _RANGES = (59, 60, 70, 71)  # pushed and popped, or started and ended
@@ -359,7 +361,7 @@ class Ranges:
 
 def process_of(thread: NDArray[np.int64]) -> NDArray[np.int64]:
     """The global ids of the processes of threads, by the threads' global ids."""
-    return thread & ~_THREAD_BITS
+    return thread & ~NUMBER_BITS
 
 
 def host_calls(tables: Tables) -> Rows:
@@ -375,27 +377,21 @@ def host_calls(tables: Tables) -> Rows:
     )
     labels = tables.labels(columns["nameId"], "unnamed call")
     waits = np.array(["Synchronize" in text for text in labels.texts], bool)[labels.index]
-    thread = columns["globalTid"]
     activity = np.where(waits, Activity.SYNC, Activity.LAUNCH)
-    process = process_of(thread)
-    calls = tables.rows(columns, labels, activity, process=process, thread=thread)
+    calls = tables.rows(columns, labels, activity, process=process_of(columns["globalTid"]))
     calls = calls.select(np.argsort(calls.start_ns, kind="stable"))
     numbers = calls.calls
     kept = numbers < 0
     kept[np.unique(numbers, return_index=True)[1]] = True
-    return Rows.joined((calls.select(kept), _other_waits(tables, numbers)))
-
-
-def _other_waits(tables: Tables, called: NDArray[np.int64]) -> Rows:
     columns = tables.timed(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         "waits",
         {"globalPid": 0, "correlationId": 0, "syncType": 0},
     )
     labels = Labels.of(columns["syncType"], lambda kind: _WAITS.get(kind, ""))
-    waits = tables.rows(columns, labels, Activity.SYNC, process=columns["globalPid"])
-    blocking = np.isin(columns["syncType"], list(_WAITS))
-    return waits.select(blocking & ~np.isin(waits.calls, called))
+    others = tables.rows(columns, labels, Activity.SYNC)
+    blocking = np.isin(columns["syncType"], list(_WAITS)) & ~np.isin(others.calls, numbers)
+    return Rows.joined((calls.select(kept), others.select(blocking)))
 
 
 def nvtx_ranges(tables: Tables) -> Ranges:

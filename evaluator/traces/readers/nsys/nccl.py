@@ -122,20 +122,6 @@ def _number(stated: _PayloadValue, largest: int) -> int:
     return stated if isinstance(stated, int) and 0 < stated <= largest else 0
 
 
-_KINDS = {
-    "ncclAllReduce": CollectiveKind.ALL_REDUCE,
-    "ncclAllGather": CollectiveKind.ALL_GATHER,
-    "ncclReduceScatter": CollectiveKind.REDUCE_SCATTER,
-    "ncclAlltoAll": CollectiveKind.ALL_TO_ALL,
-    "ncclAllToAll": CollectiveKind.ALL_TO_ALL,
-    "ncclBroadcast": CollectiveKind.BROADCAST,
-    "ncclBcast": CollectiveKind.BROADCAST,
-    "ncclReduce": CollectiveKind.REDUCE,
-    "ncclGather": CollectiveKind.GATHER,
-    "ncclScatter": CollectiveKind.SCATTER,
-    "ncclSend": CollectiveKind.SEND,
-    "ncclRecv": CollectiveKind.RECV,
-}
 _TRANSFERS = {CollectiveKind.SEND, CollectiveKind.RECV}
 # Of these NCCL states the part of one rank; the whole buffer is that of all ranks.
 _STATED_BY_PART = {
@@ -238,21 +224,21 @@ def _calls(ranges: Sequence[_Range], sizes: Mapping[str, int]) -> Iterator[_Call
     meant, meant_till_ns = CollectiveKind.OTHER, 0
     asked: list[NcclOperation] = []
     for range_ in ranges:
+        kind = CollectiveKind.OTHER
         if range_.text.startswith(_TORCH):
             meant = collective_kind(range_.text.removeprefix(_TORCH).partition(",")[0])
             meant_till_ns = range_.end_ns
-        elif range_.text in _KINDS:
-            asked.append(_operation(range_, sizes))
+        elif kind := collective_kind(range_.text):
+            asked.append(_operation(range_, kind, sizes))
         depth = max(depth + _DEPTH.get(range_.text, 0), 0)
-        launches = range_.text == _GROUP_END or range_.text in _KINDS
+        launches = range_.text == _GROUP_END or kind
         if launches and not depth and range_.start_ns >= reach_ns:
             known = meant if range_.start_ns < meant_till_ns else CollectiveKind.OTHER
             yield _Call(range_.start_ns, range_.end_ns, asked, known)
             asked, reach_ns = [], range_.end_ns
 
 
-def _operation(range_: _Range, sizes: Mapping[str, int]) -> NcclOperation:
-    kind = _KINDS[range_.text]
+def _operation(range_: _Range, kind: CollectiveKind, sizes: Mapping[str, int]) -> NcclOperation:
     name = range_.payload.communicator
     size = sizes.get(name, 0)
     part_count = size if kind in _STATED_BY_PART else 1

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.intervals import Nanoseconds, first_place
+from evaluator.traces.intervals import first_place
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
@@ -21,7 +21,6 @@ from evaluator.traces.model import (
     RankTrace,
     Spans,
     StepWindows,
-    compact,
     distinct_rows,
     rows_by_number,
 )
@@ -32,10 +31,11 @@ from evaluator.traces.readers.marks import (
     MarkedSteps,
     collective_kind,
     communicates,
+    counted,
     longest_steps,
 )
 from evaluator.traces.readers.nsys.database import (
-    Integers,
+    NUMBER_BITS,
     Labels,
     NsysDatabase,
     Ranges,
@@ -51,7 +51,6 @@ from evaluator.traces.readers.nsys.nccl import NcclCalls, NcclOperation, nccl_ca
 _LARGEST_BYTES = 1 << 50
 _MOST_MULTIPROCESSORS = 1 << 16
 _MOST_ROWS = 1 << 14
-_NUMBER_BITS = (1 << 24) - 1
 
 
 DeviceNames: TypeAlias = Callable[[int, int], Device]
@@ -85,7 +84,7 @@ def devices(database: NsysDatabase) -> DeviceNames:
     }
 
     def device_of(process: int, own_number: int) -> Device:
-        place = (process >> 24) & _NUMBER_BITS, own_number
+        place = (process >> 24) & NUMBER_BITS, own_number
         if place not in by_process:
             return by_own_number.get(own_number) or Device(name="")
         number, count = by_process[place]
@@ -133,23 +132,6 @@ def host_steps(ranges: Ranges, processes: Iterable[int]) -> Mapping[int, MarkedS
             source[own], numbers[text[own]], ranges.start_ns[rows], ranges.end_ns[rows]
         )
     return found
-
-
-def device_steps(
-    steps: StepWindows, launched_ns: Nanoseconds, start_ns: Nanoseconds, end_ns: Nanoseconds
-) -> StepWindows:
-    """The same steps on a device: from the first work launched in each to the end of the last.
-
-    The times of the work are in order of its launch. A step that launched nothing stays as the
-    host saw it.
-    """
-    first = np.searchsorted(launched_ns, steps.start_ns, side="left")
-    behind = np.searchsorted(launched_ns, steps.end_ns, side="left")
-    window_ns = np.stack((steps.start_ns, steps.end_ns))
-    for step in np.flatnonzero(first < behind):
-        work = slice(first[step], behind[step])
-        window_ns[:, step] = start_ns[work].min(), end_ns[work].max()
-    return StepWindows.plain(steps.number, window_ns[0], window_ns[1])
 
 
 def _steps_of(texts: tuple[str, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -208,8 +190,7 @@ def _kernels(tables: Tables) -> Rows:
     labels = tables.labels(np.where(full >= 0, full, short), "unnamed kernel")
     communication = np.array([communicates(text) for text in labels.texts], bool)[labels.index]
     grid = np.prod([np.maximum(columns[side], 0).astype(np.float64) for side in _GRID], axis=0)
-    return _rows(
-        tables,
+    return tables.rows(
         columns,
         labels,
         np.where(communication, Activity.COMMUNICATION, Activity.COMPUTE),
@@ -220,7 +201,7 @@ def _kernels(tables: Tables) -> Rows:
 def _graphs(tables: Tables) -> Rows:
     columns = tables.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", _PLACE | {"graphId": -1})
     labels = Labels.of(columns["graphId"], lambda number: f"{GRAPH} {number}")
-    return _rows(tables, columns, labels, Activity.COMPUTE)
+    return tables.rows(columns, labels, Activity.COMPUTE)
 
 
 def _copies(tables: Tables) -> Rows:
@@ -231,8 +212,7 @@ def _copies(tables: Tables) -> Rows:
     )
     labels = Labels.of(columns["copyKind"], lambda kind: _COPIES.get(kind, "Memcpy"))
     between = columns["copyKind"] == _PEER_TO_PEER
-    return _rows(
-        tables,
+    return tables.rows(
         columns,
         labels,
         np.where(between, Activity.COMMUNICATION, Activity.COPY),
@@ -245,78 +225,7 @@ def _copies(tables: Tables) -> Rows:
 def _fills(tables: Tables) -> Rows:
     columns = tables.timed("CUPTI_ACTIVITY_KIND_MEMSET", "fills", _PLACE | {"bytes": 0})
     labels = Labels(("Memset",), np.zeros_like(columns["start"]))
-    sizes = np.maximum(columns["bytes"], 0)
-    return _rows(tables, columns, labels, Activity.FILL, bytes=sizes)
-
-
-def _rows(
-    tables: Tables,
-    columns: Integers,
-    labels: Labels,
-    activity: Activity | NDArray[np.integer],
-    **more: NDArray[np.int64],
-) -> Rows:
-    return tables.rows(
-        columns,
-        labels,
-        activity,
-        process=columns["globalPid"],
-        device=columns["deviceId"],
-        stream=columns["streamId"],
-        **more,
-    )
-
-
-_UNKNOWN = RankGroup("")
-
-
-def collectives(
-    rows: Rows,
-    spans: NDArray[np.int64],
-    names: tuple[str, ...],
-    ranks: Mapping[tuple[int, int], int],
-    operations: list[NcclOperation | None],
-) -> Collectives:
-    """What the communicating rows do; `spans` are their numbers among all spans, rising.
-
-    NCCL's own ranges give kind, group and size where they were recorded; else a kernel's name gives
-    the kind and nothing the size. `ranks` are the ranks of devices, by process and device.
-    """
-    kinds = {number: collective_kind(names[number]) for number in np.unique(rows.name).tolist()}
-    done = [
-        _between(process, source, target, moved, ranks)
-        if moved >= 0
-        else operation or NcclOperation(kinds[name], _UNKNOWN, 0)
-        for process, source, target, moved, name, operation in zip(
-            rows.process.tolist(),
-            rows.source.tolist(),
-            rows.target.tolist(),
-            rows.bytes.tolist(),
-            rows.name.tolist(),
-            operations,
-            strict=True,
-        )
-    ]
-    groups = {operation.group: None for operation in done}
-    numbers = {group: number for number, group in enumerate(groups)}
-    return Collectives(
-        span=spans,
-        kind=np.array([operation.kind for operation in done], np.int8),
-        group_id=np.array([numbers[operation.group] for operation in done], np.int32),
-        bytes=np.array([operation.bytes for operation in done], np.int64),
-        sequence=np.full(len(done), -1, np.int64),
-        groups=tuple(groups),
-    )
-
-
-def _between(
-    process: int, source: int, target: int, moved: int, ranks: Mapping[tuple[int, int], int]
-) -> NcclOperation:
-    """A copy from one device to another of the same process."""
-    ends = [ranks.get((process, device)) for device in (source, target)]
-    known = tuple(sorted({rank for rank in ends if rank is not None}))
-    group = RankGroup("", known, 2) if len(known) == 2 else _UNKNOWN
-    return NcclOperation(CollectiveKind.PUT, group, moved)
+    return tables.rows(columns, labels, Activity.FILL, bytes=columns["bytes"])
 
 
 _MOST_DEVICES = 1024
@@ -351,25 +260,21 @@ class _Export:
         if not work.count:
             raise TraceError(path, "holds no work of a device")
         calls, ranges = host_calls(tables), nvtx_ranges(tables)
+        self._names = tables.names
         if not work.process.any():  # an older file that does not distinguish processes
             calls = replace(calls, process=np.zeros(calls.count, np.int64))
             ranges = replace(ranges, thread=ranges.thread - process_of(ranges.thread))
         self._places, self._work_rank = _placed(path, work)
         self._work, self._calls = work, calls
-        launch = first_place(calls.calls, work.calls)
-        self._launch = np.where(work.calls >= 0, launch, -1)
+        self._launch = np.where(work.calls >= 0, first_place(calls.calls, work.calls), -1)
         self._calls_rank = self._ranked_calls()
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
         self._operations = self._operations_of(nccl_calls(tables, ranges))
         self._device_of = devices(database)
         self._epoch_ns = _epoch_ns(database)
-        self._names = tables.names
-        strays = int((self._work_rank < 0).sum())
-        left_out = (
-            f"{strays} copies and fills of processes that ran no kernel on the device left out"
-        )
-        self._caveats = (*tables.caveats, *([left_out] if strays else []))
+        strays = "copies and fills of processes that ran no kernel on the device left out"
+        self._caveats = tables.caveats + counted({strays: np.sum(self._work_rank < 0)})
 
     def traces(self) -> tuple[RankTrace, ...]:
         """One trace for each rank."""
@@ -382,7 +287,7 @@ class _Export:
 
     def _world_size(self) -> int | None:
         """As many ranks as there are devices, unless a communicator has more."""
-        sizes = [operation.group.size or 0 for operation in self._operations if operation]
+        sizes = [operation.group.size or 0 for operation in self._operations]
         return len(self._places) if max(sizes, default=0) <= len(self._places) else None
 
     def _ranked_calls(self) -> NDArray[np.int64]:
@@ -431,41 +336,65 @@ class _Export:
     def _device_steps(
         self, steps: StepWindows, work: Rows, launch: NDArray[np.int64]
     ) -> StepWindows:
+        """The same steps on a device: from the first work launched in each to the end of the last.
+
+        A step that launched nothing stays as the host saw it.
+        """
         launched = np.flatnonzero(launch >= 0)
         launched_ns = self._calls.start_ns[launch[launched]]
         order = np.argsort(launched_ns, kind="stable")
-        work = work.select(launched[order])
-        return device_steps(steps, launched_ns[order], work.start_ns, work.end_ns)
+        work, launched_ns = work.select(launched[order]), launched_ns[order]
+        first = np.searchsorted(launched_ns, steps.start_ns)
+        behind = np.searchsorted(launched_ns, steps.end_ns)
+        start_ns, end_ns = steps.start_ns.copy(), steps.end_ns.copy()
+        for step in np.flatnonzero(first < behind):
+            own = slice(first[step], behind[step])
+            start_ns[step], end_ns[step] = work.start_ns[own].min(), work.end_ns[own].max()
+        return replace(steps, start_ns=start_ns, end_ns=end_ns)
 
-    def _operations_of(self, nccl: NcclCalls) -> list[NcclOperation | None]:
-        """What NCCL was called for when it launched each of the communicating rows of work."""
-        launch = self._launch[self._communicating]
-        threads, start_ns = self._calls.thread, self._calls.start_ns
-        return nccl.operations(
-            [threads[row] if row >= 0 else -1 for row in launch.tolist()],
-            [start_ns[row] if row >= 0 else -1 for row in launch.tolist()],
+    def _operations_of(self, nccl: NcclCalls) -> list[NcclOperation]:
+        """What each of the communicating rows of work did.
+
+        NCCL's own ranges give kind, group and size where they were recorded; else a kernel's name
+        gives the kind and nothing the size. A copy goes from one device of a process to another.
+        """
+        work, launch = self._work.select(self._communicating), self._launch[self._communicating]
+        asked = nccl.operations(
+            np.append(self._calls.thread, -1)[launch].tolist(),
+            np.append(self._calls.start_ns, -1)[launch].tolist(),
         )
+        ranks = {place: rank for rank, place in enumerate(self._places)}
+        kinds = {name: collective_kind(self._names[name]) for name in np.unique(work.name).tolist()}
+        columns = (work.process, work.source, work.target, work.bytes, work.name)
+        done = []
+        for operation, process, source, target, moved, name in zip(
+            asked, *(column.tolist() for column in columns), strict=True
+        ):
+            ends = {ranks.get((process, device)) for device in (source, target)}
+            known = tuple(sorted(rank for rank in ends if rank is not None))
+            group = RankGroup("", known, 2) if len(known) == 2 else RankGroup("")
+            if moved >= 0:
+                done.append(NcclOperation(CollectiveKind.PUT, group, moved))
+            else:
+                done.append(operation or NcclOperation(kinds[name], RankGroup(""), 0))
+        return done
 
     def _collectives(self, own: NDArray[np.int64], rows: Rows) -> Collectives:
         chosen = np.flatnonzero(np.isin(self._communicating, own, assume_unique=True))
-        return collectives(
-            self._work.select(self._communicating[chosen]),
-            np.flatnonzero(rows.activity == Activity.COMMUNICATION),
-            self._names,
-            {place: rank for rank, place in enumerate(self._places)},
-            [self._operations[index] for index in chosen.tolist()],
+        done = [self._operations[index] for index in chosen.tolist()]
+        return Collectives.build(
+            span=np.flatnonzero(rows.activity == Activity.COMMUNICATION),
+            kind=[operation.kind for operation in done],
+            groups=[operation.group for operation in done],
+            bytes=[operation.bytes for operation in done],
         )
 
     def _own_caveats(self, work: Rows, launch: NDArray[np.int64], steps: MarkedSteps) -> list[str]:
-        graphs = {number for number, name in enumerate(self._names) if name.startswith(GRAPH)}
-        graph_count = int(np.isin(work.name, list(graphs)).sum())
-        orphan_count = int((launch < 0).sum())
-        counts = (
-            (graph_count, "CUDA graphs were recorded as a whole: what ran inside is unknown"),
-            (orphan_count, f"of {work.count} spans on the device have no recorded launch"),
-        )
-        renumbered = [RENUMBERED] if steps.renumbered else []
-        return [f"{count} {what}" for count, what in counts if count] + renumbered
+        graphs = [number for number, name in enumerate(self._names) if name.startswith(GRAPH)]
+        whole = "CUDA graphs were recorded as a whole: what ran inside is unknown"
+        orphans = f"of {work.count} spans on the device have no recorded launch"
+        counts = {whole: np.isin(work.name, graphs).sum(), orphans: np.sum(launch < 0)}
+        return counted(counts) + ([RENUMBERED] if steps.renumbered else [])
 
 
 def _placed(path: Path, work: Rows) -> tuple[list[tuple[int, int]], NDArray[np.int64]]:
@@ -487,27 +416,26 @@ def _spans(rows: Rows, names: tuple[str, ...], device: Device) -> Spans:
     on_device = rows.device >= 0
     line = np.where(on_device, rows.stream, rows.thread)
     places, lane = distinct_rows(on_device, rows.process, rows.device, line)
-    name_id, own_names = compact(rows.name, names)
     count = device.multiprocessor_count or np.nan
     return Spans.build(
         start_ns=rows.start_ns,
         end_ns=rows.end_ns,
-        name_id=name_id,
-        lane_id=lane.astype(np.int32),
-        activity=rows.activity.astype(np.int8),
-        names=own_names,
-        lanes=tuple(_lane(*place) for place in places.T.tolist()),
+        name_id=rows.name,
+        lane_id=lane,
+        activity=rows.activity,
+        names=names,
+        lanes=[_lane(*place) for place in places.T.tolist()],
         correlation=np.maximum(rows.correlation, 0),
         bytes=np.maximum(rows.bytes, 0),
-        blocks_per_sm=np.where(rows.blocks >= 0, rows.blocks / count, np.nan).astype(np.float32),
+        blocks_per_sm=np.where(rows.blocks >= 0, rows.blocks / count, np.nan),
     )
 
 
 def _lane(on_device: int, process: int, device: int, line: int) -> Lane:
     if on_device:
         return Lane(str(device), str(line), f"stream {line}")
-    number = (process >> 24) & _NUMBER_BITS
-    return Lane(str(number), str(line & _NUMBER_BITS), "")
+    number = (process >> 24) & NUMBER_BITS
+    return Lane(str(number), str(line & NUMBER_BITS), "")
 
 
 def _epoch_ns(database: NsysDatabase) -> int:

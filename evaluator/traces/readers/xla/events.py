@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from evaluator.traces.model import Table, rows_by_number
 from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import ReadLimits
+from evaluator.traces.readers.marks import counted
 
 ArgumentValue: TypeAlias = str | int | float | bool | None
 LineId: TypeAlias = tuple[str, str]
@@ -119,15 +120,13 @@ def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
     with closing(file.batches()) as batches:
         for batch in batches:
             event_count += sum(map(table.add_json, batch))
-    counts = (
-        (file.control_count, "control characters inside strings were read as spaces"),
-        (
-            event_count if event_count >= _MOST_EVENTS else 0,
-            "events: XLA's export to JSON stops at a million without a word, so the end may be "
-            "missing; read the .xplane.pb, which has all of them",
-        ),
+    cut = (
+        "events: XLA's export to JSON stops at a million without a word, so the end may be "
+        "missing; read the .xplane.pb, which has all of them"
     )
-    return table.events([f"{count} {what}" for count, what in counts if count])
+    controls = "control characters inside strings were read as spaces"
+    is_cut = event_count >= _MOST_EVENTS
+    return table.events(counted({controls: file.control_count, cut: event_count * is_cut}))
 
 
 class EventTable:
@@ -205,9 +204,7 @@ class EventTable:
 
     def events(self, caveats: Sequence[str] = ()) -> XlaEvents:
         """All that was added, of a file with these caveats."""
-        left_out = (
-            f"{self._left_out_count} events without a proper start and duration were left out"
-        )
+        left_out = "events without a proper start and duration were left out"
         rows = np.array(self._numbers, np.int64).reshape(-1, len(_COLUMNS))
         *columns, is_op = np.ascontiguousarray(rows.T)
         return XlaEvents(
@@ -221,7 +218,7 @@ class EventTable:
                 for place in self._lines
             ),
             line_ids=tuple(self._lines),
-            caveats=(*caveats, left_out) if self._left_out_count else tuple(caveats),
+            caveats=(*caveats, *counted({left_out: self._left_out_count})),
         )
 
 

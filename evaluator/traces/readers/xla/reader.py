@@ -8,7 +8,7 @@ import re
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import chain, compress
 from math import prod
 from pathlib import Path
@@ -28,7 +28,6 @@ from evaluator.traces.model import (
     RankTrace,
     Spans,
     Table,
-    compact,
     distinct_rows,
 )
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
@@ -55,14 +54,6 @@ from evaluator.traces.readers.xla.xplane import holds_xspace, read_xspace
 _COLLECTIVE = re.compile(
     r"all[-_]?reduce|all[-_]?gather|reduce[-_]?scatter|all[-_]?to[-_]?all|collective|nccl|rccl"
     r"|psum|ppermute|p(?:max|min)\b|(?:^|[^a-z])(?:send|recv)\b"
-)
-_PRIMITIVES = (
-    ("all-reduce-scatter", CollectiveKind.REDUCE_SCATTER),
-    ("psum_scatter", CollectiveKind.REDUCE_SCATTER),
-    ("psum", CollectiveKind.ALL_REDUCE),
-    ("pmax", CollectiveKind.ALL_REDUCE),
-    ("pmin", CollectiveKind.ALL_REDUCE),
-    ("permute", CollectiveKind.SEND_RECV),
 )
 # What only contains other operations, each with a separate span.
 _CONTAINER = re.compile(r"(?:while|conditional|call)(?:[.\d]*)")
@@ -95,17 +86,6 @@ def activity_of(name: str, category: str, text: str) -> Activity | None:
     if _COLLECTIVE.search(what):
         return Activity.COMMUNICATION
     return Activity.COPY if _COPY.match(what) else Activity.COMPUTE
-
-
-def kind_of(name: str, category: str) -> CollectiveKind:
-    """What a communicating operation does."""
-    for what in (category, name.lower()):
-        for primitive, kind in _PRIMITIVES:
-            if primitive in what:
-                return kind
-        if what and (kind := collective_kind(what)) != CollectiveKind.OTHER:
-            return kind
-    return CollectiveKind.OTHER
 
 
 def start_of(name: str, text: str) -> str | None:
@@ -194,6 +174,7 @@ def _bits(type_name: str) -> int:
 
 
 _NOTHING = -1
+_OPERATIONS = (LineRole.OPERATIONS, LineRole.ASYNC_OPERATIONS, LineRole.KERNELS)
 _ASYNCHRONOUS = (Activity.COPY, Activity.COMMUNICATION)
 _COPY_KERNEL = re.compile(r"memcpy|copyBuffer", re.IGNORECASE)
 _FILL_KERNEL = re.compile(r"memset|fillBuffer", re.IGNORECASE)
@@ -238,6 +219,8 @@ def operations_of(
     done that waits for it are one span. Where a line shows such spans whole, they are taken from
     there.
     """
+    working = np.isin(role, _OPERATIONS)
+    rows, role = rows[working], role[working]
     activity = _activities(events, rows, role)
     start_ns, end_ns = times_ns(events, rows)
     order = np.argsort(start_ns, kind="stable")
@@ -403,56 +386,6 @@ class Rendezvous:
         return self._met(self._texts[self._details[row]][1])
 
 
-def collectives_of(
-    events: XlaEvents,
-    operations: Operations,
-    spans: NDArray[np.int64],
-    meetings: Rendezvous,
-    ranks: Mapping[int, int],
-    device: int,
-) -> Collectives:
-    """What the communicating operations do; `spans` are their rows among all spans, rising.
-
-    Kind, size of the result and who takes part stand in the text of an instruction. `ranks` are
-    those of the devices of the same host by their numbers, `device` the number of this one.
-    """
-    groups: dict[RankGroup, int] = {}
-    described = cache(partial(_described, events, ranks, device))
-    rows: list[tuple[int, int, int]] = []
-    for event, done, start_ns, end_ns in zip(
-        operations.event.tolist(),
-        operations.done.tolist(),
-        operations.start_ns.tolist(),
-        operations.end_ns.tolist(),
-        strict=True,
-    ):
-        details = (int(events.details[event]), int(events.details[done]))
-        kind, group, size = described(int(events.name[event]), *details)
-        if events.is_op[event]:
-            met = meetings.inside(int(events.line[event]), start_ns, end_ns)
-            group = _group(met, ranks) if met else group
-        rows.append((kind, groups.setdefault(group, len(groups)), size))
-    kinds, group_ids, sizes = np.array(rows, np.int64).reshape(-1, 3).T
-    return Collectives(
-        span=spans,
-        kind=kinds.astype(np.int8),
-        group_id=group_ids.astype(np.int32),
-        bytes=sizes,
-        sequence=np.full(len(rows), -1, np.int64),
-        groups=tuple(groups),
-    )
-
-
-def _described(
-    events: XlaEvents, ranks: Mapping[int, int], device: int, name: int, details: int, done: int
-) -> tuple[CollectiveKind, RankGroup, int]:
-    (category, text), (_, result) = events.all_details[details], events.all_details[done]
-    kind = kind_of(events.names[name], category)
-    devices = participants(text, device)
-    group = _group(devices, ranks) if devices else RankGroup("")
-    return kind, group, buffer_bytes(kind, result, group.size)
-
-
 def _group(devices: tuple[int, ...], ranks: Mapping[int, int]) -> RankGroup:
     """Devices as ranks; by their own numbers, as a name, where the file lacks some of them."""
     if all(device in ranks for device in devices):
@@ -466,7 +399,6 @@ def _met(text: str) -> tuple[int, ...] | None:
     return tuple(sorted({int(number[:9]) for number in numbers})) or None
 
 
-_OPERATIONS = (LineRole.OPERATIONS, LineRole.ASYNC_OPERATIONS, LineRole.KERNELS)
 _WORK = (Activity.COMPUTE, Activity.COMMUNICATION)
 
 
@@ -501,7 +433,7 @@ class _Trace:
         self._host_steps = host_steps(events, lines.role)
         self._meetings = Rendezvous(events, lines.role)
         self._rows = lines.rows()
-        self._operations = [self._operations_among(rows) for rows in self._rows]
+        self._operations = [operations_of(events, rows, lines.role[rows]) for rows in self._rows]
         self._caveats = events.caveats
         ids = zip(events.line_ids, events.lines, strict=True)
         self._lanes = tuple(Lane(*place, thread_name) for place, (_, thread_name) in ids)
@@ -514,11 +446,6 @@ class _Trace:
     def rank_count(self) -> int:
         """How many devices there are."""
         return len(self._lines.chips)
-
-    def _operations_among(self, rows: NDArray[np.int64]) -> Operations:
-        role = self._lines.role[rows]
-        working = np.isin(role, _OPERATIONS)
-        return operations_of(self._events, rows[working], role[working])
 
     def _leave_out_movers(self) -> None:
         """Leave out the devices that only copy and fill, unless all do."""
@@ -536,7 +463,7 @@ class _Trace:
         events, chip = self._events, self._lines.chips[rank]
         rows = self._rows[rank]
         operations, role = self._operations[rank], self._lines.role[rows]
-        spans, communicating = self._spans(operations)
+        spans = self._spans(operations)
         shown = device_steps(events, rows, role)
         steps = shown if shown.windows.count else self._host_steps
         same = np.array_equal(steps.windows.number, self._host_steps.windows.number)
@@ -548,51 +475,68 @@ class _Trace:
             device=None if chip.is_host else Device(name=chip.kind),
             source="xla",
             spans=spans,
-            collectives=collectives_of(
-                events,
-                operations.select(operations.activity == Activity.COMMUNICATION),
-                communicating,
-                self._meetings,
-                self._ranks(chip),
-                chip.number,
-            ),
+            collectives=self._collectives(chip, operations, spans),
             steps=steps.windows,
             host_steps=marked.windows,
             caveats=self._caveats + ((RENUMBERED,) if steps.renumbered else ()),
         )
 
-    def _ranks(self, chip: Chip) -> dict[int, int]:
-        chips = enumerate(self._lines.chips)
-        return {other.number: rank for rank, other in chips if other.host == chip.host}
-
-    def _launches(self, operations: Operations) -> NDArray[np.int64]:
-        """The rows of the host's calls that launched any of these."""
-        launched = np.isin(self._called, self._events.correlation[operations.event])
-        return self._calls[launched]
-
-    def _spans(self, operations: Operations) -> tuple[Spans, NDArray[np.int64]]:
-        """All spans of a device, and the rows among them that communicate."""
-        events, calls = self._events, self._launches(operations)
-        event = np.concatenate((operations.event, calls))
-        start_ns = np.concatenate((operations.start_ns, events.start_ns[calls]))
-        end_ns = np.concatenate((operations.end_ns, events.end_ns[calls]))
-        launching = np.full(calls.size, Activity.LAUNCH)
-        activity = np.concatenate((operations.activity, launching)).astype(np.int8)
-        size = np.concatenate((operations.bytes, np.zeros(calls.size, np.int64)))
-        order = np.argsort(start_ns, kind="stable")
-        event = event[order]
-        name_id, names = compact(events.name[event], events.names)
-        lane_id, lanes = compact(events.line[event], self._lanes)
-        spans = Spans.build(
-            start_ns=start_ns[order],
-            end_ns=end_ns[order],
-            name_id=name_id,
-            lane_id=lane_id,
-            activity=activity[order],
-            names=names,
-            lanes=lanes,
-            correlation=np.maximum(events.correlation[event], 0),
-            bytes=size[order],
-            flops=events.flops[event],
+    def _spans(self, operations: Operations) -> Spans:
+        """All spans of a device: its operations, and the host's calls that launched any of them."""
+        events = self._events
+        launched = np.isin(self._called, events.correlation[operations.event])
+        calls = self._calls[launched]
+        launches = Operations(
+            event=calls,
+            done=calls,
+            start_ns=events.start_ns[calls],
+            end_ns=events.end_ns[calls],
+            activity=np.full(calls.size, Activity.LAUNCH),
+            bytes=np.zeros_like(calls),
         )
-        return spans, np.flatnonzero(spans.activity == Activity.COMMUNICATION)
+        rows = Operations.concatenate((operations, launches))
+        return Spans.build(
+            start_ns=rows.start_ns,
+            end_ns=rows.end_ns,
+            name_id=events.name[rows.event],
+            lane_id=events.line[rows.event],
+            activity=rows.activity,
+            names=events.names,
+            lanes=self._lanes,
+            correlation=np.maximum(events.correlation[rows.event], 0),
+            bytes=rows.bytes,
+            flops=events.flops[rows.event],
+        )
+
+    def _collectives(self, chip: Chip, operations: Operations, spans: Spans) -> Collectives:
+        """What a device communicates.
+
+        Kind, size of the result and who takes part stand in the text of an instruction.
+        """
+        events, found = self._events, []
+        chips = enumerate(self._lines.chips)
+        ranks = {other.number: rank for rank, other in chips if other.host == chip.host}
+
+        @cache
+        def described(name: int, details: int, done: int) -> tuple[CollectiveKind, RankGroup, int]:
+            (category, text), (_, result) = events.all_details[details], events.all_details[done]
+            kind = collective_kind(category) or collective_kind(events.names[name])
+            devices = participants(text, chip.number)
+            group = _group(devices, ranks) if devices else RankGroup("")
+            return kind, group, buffer_bytes(kind, result, group.size)
+
+        own = operations.select(operations.activity == Activity.COMMUNICATION)
+        times_ns = zip(own.start_ns.tolist(), own.end_ns.tolist(), strict=True)
+        for event, done, within_ns in zip(own.event, own.done, times_ns, strict=True):
+            details = events.details[event], events.details[done]
+            kind, group, size = described(events.name[event], *details)
+            if events.is_op[event]:
+                met = self._meetings.inside(events.line[event], *within_ns)
+                group = _group(met, ranks) if met else group
+            found.append((kind, group, size))
+        return Collectives.build(
+            span=np.flatnonzero(spans.activity == Activity.COMMUNICATION),
+            kind=[kind for kind, _, _ in found],
+            groups=[group for _, group, _ in found],
+            bytes=[size for _, _, size in found],
+        )

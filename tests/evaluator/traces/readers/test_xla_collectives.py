@@ -3,8 +3,9 @@
 import pytest
 
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup
+from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_folder
-from evaluator.traces.readers.xla.reader import activity_of, kind_of, participants, result_bytes
+from evaluator.traces.readers.xla.reader import activity_of, participants, result_bytes
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from evaluator.traces.readers.xla.reader import activity_of, kind_of, participan
 )
 def test_names_with_hyphens_and_underscores_communicate(name, kind):
     assert activity_of(name, "", "") == Activity.COMMUNICATION
-    assert kind_of(name, "") == kind
+    assert collective_kind(name) == kind
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ within which the k-th call of each rank is the same collective.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self, TypeAlias
@@ -24,6 +23,8 @@ from evaluator.traces.model import (
     RankTrace,
     Table,
     TraceSet,
+    distinct_rows,
+    rows_by_number,
 )
 from evaluator.workloads.collectives.operations import Collective
 
@@ -58,7 +59,12 @@ class JobGroups:
             {_resolved(group, world_size) for group in trace.collectives.groups}
             for trace in traces.ranks
         ]
-        groups = tuple(sorted(set().union(*named), key=_group_order))
+        groups = tuple(
+            sorted(
+                set().union(*named),
+                key=lambda group: (group.name, group.ranks or (), group.size or 0),
+            )
+        )
         numbers = np.array([trace.rank for trace in traces.ranks])
         members = np.empty((len(groups), numbers.size), np.bool_)
         for row, group in zip(members, groups, strict=True):
@@ -100,25 +106,22 @@ class Calls(Table):
         """All collectives of all ranks."""
         groups = JobGroups.of(traces)
         ids = {group: place for place, group in enumerate(groups.groups)}
-        tables = [trace.collectives for trace in traces.ranks]
-        group_ids = [
-            np.array(
-                [ids[_resolved(group, traces.world_size)] for group in table.groups], np.int32
-            )[table.group_id]
-            for table in tables
-        ]
-        return cls(
-            rank=np.repeat(
-                np.arange(len(tables), dtype=np.int32), [table.count for table in tables]
-            ),
-            row=np.concatenate([np.arange(table.count, dtype=np.int32) for table in tables]),
-            kind=np.concatenate([table.kind for table in tables]),
-            group_id=np.concatenate(group_ids),
-            bytes=np.concatenate([table.bytes for table in tables]),
-            sequence=np.concatenate([table.sequence for table in tables]),
-            step=np.concatenate([_steps(trace) for trace in traces.ranks]),
-            groups=groups,
-        )
+        parts = []
+        for place, trace in enumerate(traces.ranks):
+            table = trace.collectives
+            own_ids = [ids[_resolved(group, traces.world_size)] for group in table.groups]
+            part = cls(
+                rank=np.full(table.count, place, np.int32),
+                row=np.arange(table.count, dtype=np.int32),
+                kind=table.kind,
+                group_id=np.array(own_ids, np.int32)[table.group_id],
+                bytes=table.bytes,
+                sequence=table.sequence,
+                step=_steps(trace),
+                groups=groups,
+            )
+            parts.append(part)
+        return cls.concatenate(parts)
 
     def doing(self, *kinds: CollectiveKind) -> NDArray[np.bool_]:
         """Which calls are of one of these kinds, bool of shape (calls,)."""
@@ -133,10 +136,6 @@ def _resolved(group: RankGroup, world_size: int | None) -> RankGroup:
         whole = size == world_size or world_size == 2
         ranks = tuple(range(world_size)) if whole else None
     return RankGroup(group.name, ranks, size if ranks is None else len(ranks))
-
-
-def _group_order(group: RankGroup) -> tuple[str, tuple[int, ...], int]:
-    return group.name, group.ranks or (), group.size or 0
 
 
 def profiled_steps(trace: RankTrace) -> NDArray[np.int64]:
@@ -508,6 +507,17 @@ class CollectiveTraffic:
     bytes: float | None
     untold_count: int
 
+    @classmethod
+    def of(cls, calls: Calls, step_count: int) -> Self:
+        """What these calls communicate."""
+        unknown = (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
+        total = float(calls.bytes.sum(dtype=np.float64))
+        return cls(
+            call_count=calls.count / step_count,
+            bytes=None if unknown.any() else total / step_count,
+            untold_count=int(unknown.sum()),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupTraffic:
@@ -519,6 +529,18 @@ class GroupTraffic:
     """Traced ranks that take part."""
     per_rank: CollectiveTraffic
     traced_ranks: CollectiveTraffic
+
+    @classmethod
+    def of(cls, calls: Calls, step_count: int) -> Self:
+        """What these calls of one kind and group communicate."""
+        rank_count = int(np.unique(calls.rank).size)
+        return cls(
+            kind=CollectiveKind(int(calls.kind[0])),
+            group=calls.groups.groups[calls.group_id[0]],
+            rank_count=rank_count,
+            per_rank=CollectiveTraffic.of(calls, step_count * rank_count),
+            traced_ranks=CollectiveTraffic.of(calls, step_count),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -539,49 +561,21 @@ def volume(traces: TraceSet, matches: Matches) -> Volume | None:
     steps = traces.common_steps
     if not steps.size:
         return None
-    calls = matches.calls
-    calls = calls.select(np.isin(calls.step, steps))
-    counted = ~calls.doing(CollectiveKind.RECV)
+    calls = matches.calls.select(np.isin(matches.calls.step, steps))
+    kinds, place = distinct_rows(calls.kind, calls.group_id)
+    sent = calls.select(~calls.doing(CollectiveKind.RECV))
+    by_rank = rows_by_number(sent.rank.astype(np.int64), len(traces.ranks))
     return Volume(
-        step_count=int(steps.size),
-        groups=_groups(calls, steps.size),
-        by_rank=tuple(
-            (trace.rank, _traffic(calls, counted & (calls.rank == place), steps.size))
-            for place, trace in enumerate(traces.ranks)
+        step_count=steps.size,
+        groups=tuple(
+            GroupTraffic.of(calls.select(rows), steps.size)
+            for rows in rows_by_number(place, kinds.shape[1])
         ),
-        traced_ranks=_traffic(calls, counted, steps.size),
-    )
-
-
-def _groups(calls: Calls, step_count: int) -> tuple[GroupTraffic, ...]:
-    code = calls.kind.astype(np.int64) * len(calls.groups.groups) + calls.group_id
-    order = np.argsort(code, kind="stable")
-    opens = np.flatnonzero(np.diff(code[order])) + 1
-    parts = np.split(order, opens) if order.size else []
-    return tuple(_group(calls.select(part), step_count) for part in parts)
-
-
-def _group(calls: Calls, step_count: int) -> GroupTraffic:
-    """Of calls of one kind and group."""
-    rank_count = int(np.unique(calls.rank).size)
-    everything = np.ones(calls.count, np.bool_)
-    return GroupTraffic(
-        kind=CollectiveKind(int(calls.kind[0])),
-        group=calls.groups.groups[calls.group_id[0]],
-        rank_count=rank_count,
-        per_rank=_traffic(calls, everything, step_count * rank_count),
-        traced_ranks=_traffic(calls, everything, step_count),
-    )
-
-
-def _traffic(calls: Calls, chosen: NDArray[np.bool_], divisor: int) -> CollectiveTraffic:
-    unknown = chosen & (calls.bytes == 0) & ~calls.doing(CollectiveKind.BARRIER)
-    untold_count = int(unknown.sum())
-    total = float(calls.bytes[chosen].sum(dtype=np.float64))
-    return CollectiveTraffic(
-        call_count=int(chosen.sum()) / divisor,
-        bytes=None if untold_count else total / divisor,
-        untold_count=untold_count,
+        by_rank=tuple(
+            (trace.rank, CollectiveTraffic.of(sent.select(rows), steps.size))
+            for trace, rows in zip(traces.ranks, by_rank, strict=True)
+        ),
+        traced_ranks=CollectiveTraffic.of(sent, steps.size),
     )
 
 
@@ -613,52 +607,32 @@ class Bandwidths(Table):
     them: t is then an upper bound and both bandwidths are lower bounds.
     """
 
-    rank_numbers: tuple[int, ...]
-    groups: tuple[RankGroup, ...]
     instance: NDArray[np.int64]
     """Row among the matches."""
     kind: NDArray[np.int8]
-    group_id: NDArray[np.int32]
-    group_size: NDArray[np.int32]
-    step: NDArray[np.int64]
-    """As in `Matches`."""
-    bytes: NDArray[np.int64]
-    """S."""
     time_ns: Nanoseconds
     """t."""
     partial: NDArray[np.bool_]
     algorithm_bytes_per_s: NDArray[np.float64]
     bus_bytes_per_s: NDArray[np.float64]
-    with_waiting_bytes_per_s: NDArray[np.float64]
-    """Bus bandwidth by each rank's own duration, waiting for others included; NaN where the rank
-    does not show the instance. Shape (instances, ranks)."""
 
 
 def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
     """Bandwidths of the matched instances that state their size and group and take time."""
     start_ns, end_ns = matches.times_ns(traces)
-    present, duration_ns = matches.present, end_ns - start_ns
-    time_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1)
+    longest = np.iinfo(np.int64).max
+    time_ns = np.where(matches.present, end_ns - start_ns, longest).min(axis=1)
     known = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
     kept = np.flatnonzero(known & matches.doing(*TIMED))
-    size, ranks = matches.bytes[kept].astype(np.float64), matches.group_size[kept]
-    on_bus = size * _factors(matches.kind[kept], ranks)
+    kind, size = matches.kind[kept], matches.bytes[kept].astype(np.float64)
     seconds = time_ns[kept] / 1e9
-    own_s = np.where(present[kept], np.maximum(duration_ns[kept], 1), np.nan) / 1e9
     return Bandwidths(
-        rank_numbers=matches.rank_numbers,
-        groups=matches.groups,
         instance=kept,
-        kind=matches.kind[kept],
-        group_id=matches.group_id[kept],
-        group_size=ranks,
-        step=matches.step[kept],
-        bytes=matches.bytes[kept],
+        kind=kind,
         time_ns=time_ns[kept],
         partial=~matches.complete[kept],
         algorithm_bytes_per_s=size / seconds,
-        bus_bytes_per_s=on_bus / seconds,
-        with_waiting_bytes_per_s=on_bus[:, None] / own_s,
+        bus_bytes_per_s=size * _factors(kind, matches.group_size[kept]) / seconds,
     )
 
 
@@ -698,12 +672,21 @@ def exposures(traces: TraceSet, matches: Matches, traffic: Volume) -> tuple[Expo
     shapes: dict[_Shape, list[GroupTraffic]] = defaultdict(list)
     for found in traffic.groups:
         shapes[_shape(found.kind, found.group)].append(found)
-    numbers = {shape: number for number, shape in enumerate(shapes)}
-    times_s = _times_s(traces, matches, numbers)
-    rows = [
-        _exposure(parts, exposed_s, hidden_s)
-        for parts, (exposed_s, hidden_s) in zip(shapes.values(), times_s, strict=True)
-    ]
+    times_s = _times_s(traces, matches, {shape: number for number, shape in enumerate(shapes)})
+    rows = []
+    for parts, (exposed_s, hidden_s) in zip(shapes.values(), times_s, strict=True):
+        rank_count = sum(part.rank_count for part in parts)
+        sizes = [part.traced_ranks.bytes for part in parts]
+        known = [size for size in sizes if size is not None]
+        exposure = Exposure(
+            kind=parts[0].kind,
+            groups=tuple(part.group for part in parts),
+            call_count=sum(part.traced_ranks.call_count for part in parts) / rank_count,
+            bytes=sum(known) / rank_count if len(known) == len(sizes) else None,
+            exposed_s=exposed_s,
+            hidden_s=hidden_s,
+        )
+        rows.append(exposure)
     return tuple(
         sorted(rows, key=lambda one: (one.exposed_s, one.exposed_s + one.hidden_s), reverse=True)
     )
@@ -715,37 +698,25 @@ def _shape(kind: CollectiveKind, group: RankGroup) -> _Shape:
     return kind, group.size, apart
 
 
-def _exposure(parts: Sequence[GroupTraffic], exposed_s: float, hidden_s: float) -> Exposure:
-    rank_count = sum(part.rank_count for part in parts)
-    sizes = [part.traced_ranks.bytes for part in parts]
-    known = [size for size in sizes if size is not None]
-    return Exposure(
-        kind=parts[0].kind,
-        groups=tuple(part.group for part in parts),
-        call_count=sum(part.traced_ranks.call_count for part in parts) / rank_count,
-        bytes=sum(known) / rank_count if len(known) == len(sizes) else None,
-        exposed_s=exposed_s,
-        hidden_s=hidden_s,
-    )
-
-
 def _times_s(
     traces: TraceSet, matches: Matches, numbers: dict[_Shape, int]
 ) -> list[tuple[float, float]]:
     """Exposed and hidden seconds of each shape, per step and rank."""
-    windows = job_windows(traces) or ()
-    shape_of_call = _shape_of_call(matches, numbers)
+    windows, calls = job_windows(traces) or (), matches.calls
+    kinds, of_call = distinct_rows(calls.kind, calls.group_id)
+    known = [
+        numbers.get(_shape(CollectiveKind(kind), calls.groups.groups[group]), -1)
+        for kind, group in kinds.T.tolist()
+    ]
+    shape = np.array(known, np.int64)[of_call]
     exposed_ns, hidden_ns = [0] * len(numbers), [0] * len(numbers)
     for place, (trace, window) in enumerate(zip(traces.ranks, windows, strict=True)):
-        compute = trace.computing()
-        mine = matches.calls.rank == place
-        for number in np.unique(shape_of_call[mine]).tolist():
-            if number < 0:
-                continue
-            rows = matches.calls.row[mine & (shape_of_call == number)]
-            spans = trace.collectives.span[rows]
-            under_way = Intervals.union(trace.spans.start_ns[spans], trace.spans.end_ns[spans])
-            within = (window.start_ns, window.end_ns)
+        compute, within = trace.computing(), (window.start_ns, window.end_ns)
+        mine = calls.rank == place
+        spans, own_shape = trace.collectives.span[calls.row[mine]], shape[mine]
+        for number in np.unique(own_shape[own_shape >= 0]).tolist():
+            rows = spans[own_shape == number]
+            under_way = Intervals.union(trace.spans.start_ns[rows], trace.spans.end_ns[rows])
             covered_ns = under_way.covered_ns(*within)
             beside_ns = under_way.intersect(compute).covered_ns(*within)
             # In whole numbers without end: absurd windows must not overflow.
@@ -755,14 +726,3 @@ def _times_s(
     return [
         (out / divisor, beside / divisor) for out, beside in zip(exposed_ns, hidden_ns, strict=True)
     ]
-
-
-def _shape_of_call(matches: Matches, numbers: dict[_Shape, int]) -> NDArray[np.int64]:
-    """The number of each call's shape, shape (calls,); -1: no step looked at has such a call."""
-    calls = matches.calls
-    table = np.full((len(CollectiveKind), max(1, len(calls.groups.groups))), -1)
-    for kind in CollectiveKind:
-        for group_id, group in enumerate(calls.groups.groups):
-            table[kind, group_id] = numbers.get(_shape(kind, group), -1)
-    chosen: NDArray[np.int64] = table[calls.kind, calls.group_id]
-    return chosen

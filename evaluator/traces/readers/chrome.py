@@ -4,7 +4,6 @@ Text is read in a window that slides over it. The meaning of an event is unknown
 gives the type of its events.
 """
 
-import json
 import re
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -19,14 +18,16 @@ from numpy.typing import NDArray
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
 
+E = TypeVar("E", bound=msgspec.Struct)
+V = TypeVar("V")
+
 _PIECE_BYTES = 2 << 20
 _LARGEST_VALUE_BYTES = 8 << 20
 _FIRST_WINDOW_BYTES = 1 << 16
 _SPACE = re.compile(rb"[ \t\n\r]*")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_DECODER = json.JSONDecoder(strict=False)  # not strict: it takes control characters inside strings
-_NO_ESCAPE = "Invalid \\escape"
-_MOST_SLASHES = 100
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MALFORMED = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
 _QUOTE, _BACKSLASH, _COMMA = b'"\\,'
 _STEP_OF_BYTE = np.zeros(256, np.int32)
 _STEP_OF_BYTE[list(b"[{")] = 1
@@ -62,7 +63,6 @@ class ChromeText:
         self._path = path
         self._pieces = _split(pieces(path, limits, _PIECE_BYTES))
         self._dropped = 0
-        self._slash_count = 0
 
     def close(self) -> None:
         """Let go of the file."""
@@ -116,47 +116,52 @@ class ChromeText:
             raise self.error(f"{expected.decode()} is missing") if found else self.cut_short()
         self.at += 1
 
-    def value(self) -> bytes:
-        """Go past the next JSON value, and give its text."""
+    def name(self) -> str:
+        """Go past the name of a field, and return it."""
+        found = self.peek()
+        while self.left < _FIRST_WINDOW_BYTES and self.more():
+            pass
+        text = _STRING.match(self.window, self.at)
+        if not found or (found == b'"' and not text and self.ended):
+            raise self.cut_short()
+        if not text:
+            raise self.error("the name of a field is missing")
+        self.at = text.end()
+        return self._decoded(text[0], str)
+
+    def value(self) -> msgspec.Raw:
+        """Go past the next JSON value of an object, and return its text, repaired."""
         self.peek()
         size = _FIRST_WINDOW_BYTES
-        while True:
-            while self.left < size and self.more():
-                pass
-            whole = self.ended and self.left <= size
-            end = self._value_end(size, whole)
-            if end is not None:
-                self.at += end
-                return self.window[self.at - end : self.at]
+        while (end := self._value_end(size)) is None:
+            if self.ended and self.left <= size:
+                raise self.cut_short()
             if size >= _LARGEST_VALUE_BYTES:
                 raise self.error(f"it has a field of more than {_LARGEST_VALUE_BYTES} bytes")
             size = min(4 * size, _LARGEST_VALUE_BYTES)
+        text = self.window[self.at : end].translate(_CONTROLS_AS_SPACES)
+        value = self._decoded(repair_text(text), msgspec.Raw)
+        self.at = end
+        return value
 
-    def _value_end(self, size: int, whole: bool) -> int | None:
-        """How long the value is, within this size; None where more text is needed."""
-        # One character for each byte: positions in the one are positions in the other.
-        text = self.window[self.at : self.at + size].decode("latin-1")
+    def _value_end(self, size: int) -> int | None:
+        """What the value ends before, within this size; None where more text is needed."""
+        while self.left < size and self.more():
+            pass
+        text = np.frombuffer(self.window, np.uint8)[self.at : self.at + size]
+        places, depth, commas = _structure(text)
+        behind = places[(depth < 0) | ((depth == 0) & commas)]
+        return self.at + int(behind[0]) if behind.size else None
+
+    def _decoded(self, text: bytes, kind: type[V]) -> V:
         try:
-            _, end = _DECODER.raw_decode(text)
-        except json.JSONDecodeError as error:
-            if error.msg.startswith(_NO_ESCAPE) and self._slash_count < _MOST_SLASHES:
-                self._slash_at(self.at + error.pos)
-                return self._value_end(size, whole)
-            if not whole:
-                return None
-            if error.pos >= len(text):
-                raise self.cut_short() from error
-            raise self.error(error.msg, self.at + error.pos) from error
+            return msgspec.json.decode(text, type=kind)
         except RecursionError as error:
             raise self.error("it is nested too deeply") from error
-        except ValueError as error:
-            raise self.error("it has a number of too many digits") from error
-        return end if whole or end < len(text) else None
-
-    def _slash_at(self, position: int) -> None:
-        """Make a slash of a backslash that escapes nothing, as in the path of a Windows file."""
-        self._slash_count += 1
-        self.window = b"%b/%b" % (self.window[:position], self.window[position + 1 :])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            malformed = _MALFORMED.fullmatch(str(error))
+            what, behind = (malformed[1], int(malformed[2])) if malformed else (str(error), 0)
+            raise self.error(what, self.at + behind) from error
 
     def controls_to_spaces(self) -> int:
         """Make spaces of control characters inside the strings of the window; how many."""
@@ -234,8 +239,6 @@ def _quotes(
     return np.delete(quotes, escaped)
 
 
-E = TypeVar("E", bound=msgspec.Struct)
-
 _EVENTS = "traceEvents"
 _LARGEST_EVENT_BYTES = 8 << 20
 _LARGEST_HEADER_BYTES = 32 << 20
@@ -243,7 +246,6 @@ _MOST_FIELDS = 1000
 _NEAR_BYTES = 1 << 16
 _SEPARATOR = re.compile(rb"\}\s*(,)\s*\{")
 _LAST_END = re.compile(rb"\}\s*(\])")
-_MALFORMED = re.compile(r"JSON is malformed: (.*) \(byte (\d+)\)")
 _CATEGORY, _NAME = (re.compile(rb'"%b"\s*:\s*"([^"\\]{0,100})' % key) for key in (b"cat", b"name"))
 _MOST_DAMAGES = 100_000
 _SHAPE = re.compile(r"(.*?)(?: - at `\$\[(\d+)\](.*)`)?", re.DOTALL)
@@ -307,7 +309,7 @@ class ChromeFile(Generic[E]):
         source.take(b"{")
         found, more = False, source.peek() != b"}"
         while more:
-            name = self._name()
+            name = source.name()
             source.take(b":")
             if name != _EVENTS:
                 self._keep(name, source.value())
@@ -323,20 +325,9 @@ class ChromeFile(Generic[E]):
         if not found:
             raise TraceError(self._path, f"is not a Chrome trace: it has no {_EVENTS}")
 
-    def _name(self) -> str:
-        source = self._in
-        if not source.peek():
-            raise source.cut_short()
-        if source.peek() != b'"':
-            raise source.error("the name of a field is missing")
-        try:
-            return msgspec.json.decode(source.value(), type=str)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise source.error(f"a field has an invalid name ({error})") from error
-
-    def _keep(self, name: str, value: bytes) -> None:
-        self.header[name] = msgspec.Raw(value)
-        self._header_bytes += len(value)
+    def _keep(self, name: str, value: msgspec.Raw) -> None:
+        self.header[name] = value
+        self._header_bytes += len(bytes(value))
         if self._header_bytes > _LARGEST_HEADER_BYTES or len(self.header) > _MOST_FIELDS:
             raise self._in.error("it has too many fields")
 

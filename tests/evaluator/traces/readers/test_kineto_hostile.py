@@ -40,7 +40,6 @@ def event_with(**changed):
         (b'{"traceEvents": [{"name": "a"b"}]}', "at byte 2"),
         (b'{"traceEvents": [{"args":' + b"[" * 100_000 + b"]" * 100_000 + b"}]}", "too deeply"),
         (b'{"a":' + b"[" * 100_000 + b"]" * 100_000 + b',"traceEvents": []}', "too deeply"),
-        (b'{"a":' + b"9" * 5000 + b',"traceEvents": []}', "number of too many digits"),
         (b'{"traceEvents": []} []', "more follows after its end at byte 20"),
         (b'{"traceEvents": [], "traceEvents": []}', "a second list of events"),
         (b"{}", "traceEvents"),

@@ -142,46 +142,37 @@ class Metric(Protocol):
     @property
     def name(self) -> str:
         """The name it is registered under."""
-        ...
 
     @property
     def label(self) -> str:
         """The name it is shown under, to be read by people."""
-        ...
 
     @property
     def unit(self) -> str:
         """Unit of its values."""
-        ...
 
     @property
     def better(self) -> Better:
         """Which way is better."""
-        ...
 
     @property
     def version(self) -> int:
         """Version of its definition, from 1."""
-        ...
 
     @property
     def sources(self) -> frozenset[Source]:
         """What it can be computed from, any of them."""
-        ...
 
     @property
     def description(self) -> str:
         """What it says and how it is computed, in a sentence or two."""
-        ...
 
     @property
     def differs(self) -> str:
         """How the published toolkit's metric of this name differs; empty if it does not."""
-        ...
 
     def measure(self, evidence: Evidence) -> float | Absent:
         """Give the finite value, or why this evidence has none."""
-        ...
 
 
 MetricFormula: TypeAlias = Callable[[Evidence], float | Absent]
@@ -267,9 +258,5 @@ def published(name: str) -> Formula:
         better="lower",
         sources=frozenset({"samples"}),
         description="A number out of another tool's record, as it was published.",
-        formula=_not_computed,
+        formula=lambda _: Absent("only records of other tools have it"),
     )
-
-
-def _not_computed(_: Evidence) -> Absent:
-    return Absent("only records of other tools have it")

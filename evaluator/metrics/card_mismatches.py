@@ -2,10 +2,8 @@
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from evaluator.accelerators import accelerator
-from evaluator.traces.model import StepKind, TraceSet
+from evaluator.traces.model import TraceSet
 from records.errors import shown
 from records.study import Environment
 from records.workload import Workload
@@ -21,11 +19,10 @@ def mismatches(
 
     None of them is certain: a card may count the whole machine, and names have many spellings.
     """
-    found: list[str] = []
-    if environment is not None:
-        found += _of_environment(traces, environment)
-    if workload is not None:
-        found += _of_workload(traces, workload)
+    found = list(_of_environment(traces, environment)) if environment else []
+    serves = any(trace.steps.of_a_server for trace in traces.ranks)
+    if workload is not None and workload.phase == "training" and serves:
+        found.append("the traces show a server's prefill and decode steps, the card is of training")
     return tuple(found)
 
 
@@ -42,25 +39,15 @@ def _of_environment(traces: TraceSet, environment: Environment) -> Iterator[str]
     expected = accelerator(environment.accelerator)
     for device in devices:
         ran = accelerator(device.name)
+        traced, stated = device.memory_bytes, environment.memory_bytes
         if ran is not None and expected is not None and ran is not expected:
             yield f"the traces are of {shown(device.name)}, the card of {environment.accelerator}"
-        elif _differ(device.memory_bytes, environment.memory_bytes):
+        elif (
+            traced is not None
+            and stated is not None
+            and abs(traced - stated) > (MEMORY_TOLERANCE * stated)
+        ):
             yield (
-                f"the traced device has {_gb(device.memory_bytes)} GB of memory, that of the card "
-                f"{_gb(environment.memory_bytes)} GB"
+                f"the traced device has {traced / 1e9:.0f} GB of memory, that of the card "
+                f"{stated / 1e9:.0f} GB"
             )
-
-
-def _of_workload(traces: TraceSet, workload: Workload) -> Iterator[str]:
-    kinds = np.concatenate([trace.steps.kind for trace in traces.ranks])
-    serves = bool(np.any(kinds != StepKind.PLAIN))
-    if serves and workload.phase == "training":
-        yield "the traces show a server's prefill and decode steps, the card is of training"
-
-
-def _differ(one: int | None, other: int | None) -> bool:
-    return one is not None and other is not None and abs(one - other) > MEMORY_TOLERANCE * other
-
-
-def _gb(count: int | None) -> str:
-    return f"{(count or 0) / 1e9:.0f}"

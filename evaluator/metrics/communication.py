@@ -33,7 +33,6 @@ from evaluator.metrics.base import (
     UNTRACED,
     Absent,
     Evidence,
-    Formula,
     MetricFormula,
     metric_of,
 )
@@ -138,28 +137,11 @@ def memory_transfer_overhead(evidence: Evidence) -> float | Absent:
 
 
 def _bandwidth(
-    name: str, word: str, factor: str, differs: str, kinds: tuple[CollectiveKind, ...]
-) -> Formula:
+    name: str, word: str, factor: str, differs: str, *kinds: CollectiveKind
+) -> MetricFormula:
     """The bus bandwidth of all bytes of the kinds called by one word."""
-    return Formula(
-        name=name,
-        label=f"{word.capitalize()} bandwidth",
-        unit="GB/s",
-        better="higher",
-        sources=TRACES,
-        description=(
-            f"Sum of S {factor} over sum of t, over every {word} that all ranks of its group show: "
-            "S bytes of the whole buffer, t its least duration over the ranks, factor as in "
-            "nccl-tests."
-        ),
-        formula=_bus_rate(word, kinds),
-        version=2,
-        differs=differs,
-    )
 
-
-def _bus_rate(word: str, kinds: tuple[CollectiveKind, ...]) -> MetricFormula:
-    def gb_per_s(evidence: Evidence) -> float | Absent:
+    def formula(evidence: Evidence) -> float | Absent:
         table, matches = evidence.bandwidths, evidence.matches
         if table is None or matches is None:
             return UNTRACED
@@ -175,7 +157,13 @@ def _bus_rate(word: str, kinds: tuple[CollectiveKind, ...]) -> MetricFormula:
             f"later, those with a trace only show that it is at least {least:.4g} GB/s"
         )
 
-    return gb_per_s
+    formula.__name__ = name
+    formula.__doc__ = (
+        f"Sum of S {factor} over sum of t, over every {word} that all ranks of its group show: S "
+        "bytes of the whole buffer, t its least duration over the ranks, factor as in nccl-tests."
+        f"\n\n{differs}"
+    )
+    return formula
 
 
 def _why_no_rate(matches: Matches, word: str, kinds: tuple[CollectiveKind, ...]) -> str:
@@ -209,13 +197,15 @@ _OF_LINKS = (
 _SHARE = "(n - 1) / n"
 
 bw_allreduce, bw_allgather, bw_reducescatter, bw_alltoall, bw_peertopeer = (
-    _bandwidth(*row)
-    for row in (
-        ("bw_allreduce", "all-reduce", f"2 {_SHARE}", _DIFFERS, (CollectiveKind.ALL_REDUCE,)),
-        ("bw_allgather", "all-gather", _SHARE, _OF_PARTS, (CollectiveKind.ALL_GATHER,)),
-        ("bw_reducescatter", "reduce-scatter", _SHARE, _DIFFERS, (CollectiveKind.REDUCE_SCATTER,)),
-        ("bw_alltoall", "all-to-all", _SHARE, _OF_TRANSFERS, (CollectiveKind.ALL_TO_ALL,)),
-        ("bw_peertopeer", "transfer", "1", _OF_LINKS, TRANSFERS),
+    metric_of(f"{word.capitalize()} bandwidth", "GB/s", "higher", TRACES, version=2)(
+        _bandwidth(name, word, factor, differs, *kinds)
+    )
+    for name, word, factor, differs, *kinds in (
+        ("bw_allreduce", "all-reduce", f"2 {_SHARE}", _DIFFERS, CollectiveKind.ALL_REDUCE),
+        ("bw_allgather", "all-gather", _SHARE, _OF_PARTS, CollectiveKind.ALL_GATHER),
+        ("bw_reducescatter", "reduce-scatter", _SHARE, _DIFFERS, CollectiveKind.REDUCE_SCATTER),
+        ("bw_alltoall", "all-to-all", _SHARE, _OF_TRANSFERS, CollectiveKind.ALL_TO_ALL),
+        ("bw_peertopeer", "transfer", "1", _OF_LINKS, *TRANSFERS),
     )
 )
 
@@ -315,9 +305,9 @@ def latency(evidence: Evidence) -> float | Absent:
 
 
 def _mean_step(evidence: Evidence) -> StepSplit | Absent:
-    if evidence.traces is None:
-        return UNTRACED
-    return UNPROFILED if evidence.split is None else evidence.split.mean
+    if evidence.split is None:
+        return UNPROFILED if evidence.traces else UNTRACED
+    return evidence.split.mean
 
 
 def _share(evidence: Evidence, part: Callable[[StepSplit], float]) -> float | Absent:

@@ -37,7 +37,6 @@ from evaluator.metrics.throughput import job_rank_count, per_s, step_seconds, st
 from evaluator.rank.job import Workload as Decoder
 from evaluator.traces.analysis.kernels import (
     KernelCoverage,
-    KernelRow,
     KernelTable,
     LaunchStatistics,
 )
@@ -223,7 +222,10 @@ def moe_fraction(evidence: Evidence) -> float | Absent:
     The published metric also takes bare topk, gate_, dispatch and combine, so that samplers, sorts
     and reductions of dense models count.
     """
-    return _share_of_kernels(evidence, _mixture_s)
+    return _share_of_kernels(
+        evidence,
+        lambda table: sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name)),
+    )
 
 
 @metric_of("Copy bandwidth", "GB/s", "higher", KERNEL_TRACES)
@@ -238,7 +240,9 @@ def average_memory_bandwidth(evidence: Evidence) -> float | Absent:
     table = _job_kernels(evidence)
     if isinstance(table, Absent):
         return table
-    copies = [row for row in table.rows if _between_host_and_device(row)]
+    copies = [
+        row for row in table.rows if row.activity is Activity.COPY and _HOST_DEVICE.search(row.name)
+    ]
     if not copies:
         return Absent("nothing was copied between host and device")
     lasting_s = sum(row.bytes_s for row in copies)
@@ -276,10 +280,8 @@ def host_wait_fraction(evidence: Evidence) -> float | Absent:
     """Time in which a device is idle because nothing was handed to it, be it that the host was slow
     or that it had stopped to wait for the device, over step time.
     """
-    if evidence.traces is None:
-        return UNTRACED
     if evidence.split is None:
-        return UNPROFILED
+        return UNPROFILED if evidence.traces else UNTRACED
     if evidence.idle is None:
         return NO_LAUNCH
     window_ns = sum(sum(parts.window_ns.tolist()) for parts in evidence.split.parts)
@@ -305,14 +307,6 @@ def _share_of_kernels(evidence: Evidence, chosen: Callable[[KernelTable], float]
     return chosen(table) / table.kernel_s if table.kernel_s else NO_KERNEL
 
 
-def _mixture_s(table: KernelTable) -> float:
-    return sum(row.total_s for row in table.kernels if _MIXTURE.search(row.name))
-
-
-def _between_host_and_device(row: KernelRow) -> bool:
-    return row.activity is Activity.COPY and _HOST_DEVICE.search(row.name) is not None
-
-
 def _covered(evidence: Evidence, part: Callable[[KernelCoverage], float | None]) -> float | Absent:
     if evidence.traces is None:
         return UNTRACED
@@ -327,10 +321,8 @@ def _covered(evidence: Evidence, part: Callable[[KernelCoverage], float | None])
 def _of_launches(
     evidence: Evidence, part: Callable[[LaunchStatistics], float | None], missing: str
 ) -> float | Absent:
-    if evidence.traces is None:
-        return UNTRACED
     if evidence.launches is None:
-        return NO_LAUNCH
+        return NO_LAUNCH if evidence.traces else UNTRACED
     value = part(evidence.launches.job)
     return Absent(missing) if value is None else value
 
@@ -355,12 +347,13 @@ def _missing_sizes(sizes: tuple[str, ...]) -> Absent:
 def _by_sizes(evidence: Evidence) -> float | Absent:
     if evidence.workload is None:
         return Absent("the model that ran is unknown; give its card")
-    needed = (flops_per_token(evidence.workload), step_tokens(evidence), job_rank_count(evidence))
-    return combine(_per_rank_and_s, *needed, step_seconds(evidence))
-
-
-def _per_rank_and_s(per_token: float, tokens: int, ranks: int, seconds: float) -> float | Absent:
-    return per_s(per_token * tokens / ranks, seconds)
+    return combine(
+        lambda per_token, tokens, ranks, seconds: per_s(per_token * tokens / ranks, seconds),
+        flops_per_token(evidence.workload),
+        step_tokens(evidence),
+        job_rank_count(evidence),
+        step_seconds(evidence),
+    )
 
 
 def _by_trace(traces: TraceSet) -> float | Absent | None:

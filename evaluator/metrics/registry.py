@@ -293,7 +293,12 @@ def definitions(metrics_file: Path | None, names: Sequence[str] = ()) -> Definit
 
     Raises MetricError for a name that is none, and for a file that is refused.
     """
-    digests, added = _of_file(metrics_file) if metrics_file is not None else ({}, ())
+    digests: dict[str, str] = {}
+    added: tuple[Metric, ...] = ()
+    if metrics_file is not None:
+        named, source = named_metrics(metrics_file), read_text(metrics_file)
+        digests = {one.name: definition_digest(source, bound) for bound, one in named.items()}
+        added = tuple(named.values())
     chosen = [metric(name, added) for name in names]
     for unmeasured in (one.name for one in chosen):
         if unmeasured.startswith(PUBLISHED_PREFIX):
@@ -324,19 +329,12 @@ def definition_digest(source: str, name: str) -> str:
     while waiting:
         for statement in binding.get(waiting.pop(), ()):
             used.add(statement)
-            needed = set(_loaded(statement)) - reached
+            names = (node for node in ast.walk(statement) if isinstance(node, ast.Name))
+            needed = {node.id for node in names if isinstance(node.ctx, ast.Load)} - reached
             reached |= needed
             waiting += needed
     parts = [ast.unparse(_WithoutTexts().visit(each)) for each in tree.body if each in used]
     return digest("\n".join(parts) if parts else source)
-
-
-def _of_file(path: Path) -> tuple[dict[str, str], tuple[Metric, ...]]:
-    """Digests by the name of the metric, and the metrics of a file of the user's."""
-    named = named_metrics(path)
-    source = read_text(path)
-    digests = {one.name: definition_digest(source, bound) for bound, one in named.items()}
-    return digests, tuple(named.values())
 
 
 def _of_package(name: str) -> str | None:
@@ -351,12 +349,9 @@ def _of_package(name: str) -> str | None:
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:
-    match statement:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-            return
-        case _:
-            pass
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield statement.name
+        return
     for node in ast.walk(statement):
         match node:
             case ast.Name(id=name, ctx=ast.Store()):
@@ -365,14 +360,6 @@ def _bound(statement: ast.stmt) -> Iterator[str]:
                 yield name
             case ast.alias(name=name, asname=asname):
                 yield asname or name.partition(".")[0]
-            case _:
-                pass
-
-
-def _loaded(statement: ast.stmt) -> Iterable[str]:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
-            yield node.id
 
 
 class _WithoutTexts(ast.NodeTransformer):

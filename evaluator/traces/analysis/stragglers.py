@@ -206,12 +206,7 @@ def _shares(
     return (waiting / whole, alone / whole) if whole else (0.0, 0.0)
 
 
-_KINDS: Final = (
-    CollectiveKind.ALL_REDUCE,
-    CollectiveKind.ALL_GATHER,
-    CollectiveKind.REDUCE_SCATTER,
-    CollectiveKind.ALL_TO_ALL,
-)
+_KINDS: Final = tuple(kind for kind in SYNCHRONISING if kind is not CollectiveKind.BARRIER)
 _FEWEST_MATCHES: Final = 5
 _CERTAIN: Final = 4.0
 """Standard errors that a clock must be off by; by chance one in 16,000 is."""
@@ -304,6 +299,7 @@ def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> Trace
         return traces
     ahead_ns = _by_clock(*_ahead_ns(groups, int(clock_of_rank.max()) + 1))
     offsets_ns = tuple(-int(ahead) for ahead in np.rint(ahead_ns[clock_of_rank]))
+    spreads_ns = [group.spread_ns(ahead_ns) for group in groups]
     shifted = (
         trace.shifted(offset) if offset else trace
         for trace, offset in zip(traces.ranks, offsets_ns, strict=True)
@@ -313,7 +309,7 @@ def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> Trace
         ranks=tuple(shifted),
         alignment=Alignment(
             offsets_ns=offsets_ns,
-            residual_ns=round(_residual_ns(groups, ahead_ns)),
+            residual_ns=round(float(np.median(np.concatenate(spreads_ns)))),
             matched_count=sum(group.count for group in groups),
         ),
     )
@@ -394,7 +390,3 @@ def _by_clock(
         together[rest[near]] = np.median(ahead_ns[rest[near]])
         rest = rest[~near]
     return together
-
-
-def _residual_ns(groups: tuple[_GroupEnds, ...], ahead_ns: NDArray[np.float64]) -> float:
-    return float(np.median(np.concatenate([group.spread_ns(ahead_ns) for group in groups])))

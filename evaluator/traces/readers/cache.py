@@ -37,16 +37,42 @@ Column: TypeAlias = NDArray[np.generic]
 _LATEST_NS = 1 << 62
 
 
-class CacheHeader(msgspec.Struct):
-    """The first line: `label` says what the traces are of, `traces` have lengths for arrays."""
+class FileIdentity(msgspec.Struct, frozen=True):
+    """What a file system says of a file without reading it; it changes with the content."""
 
-    label: msgspec.Raw
+    size: int
+    inode: int
+    modified_ns: int
+    changed_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Raises OSError."""
+        stated = path.stat()
+        return cls(stated.st_size, stated.st_ino, stated.st_mtime_ns, stated.st_ctime_ns)
+
+
+class CacheLabel(msgspec.Struct):
+    """What a cache is of."""
+
+    version: str
+    only_rank: int | None
+    identity: FileIdentity
+    digest: str
+
+
+class CacheHeader(msgspec.Struct):
+    """The first line: what the traces are of, and each with lengths for arrays."""
+
+    label: CacheLabel | None
     checksum: int
     traces: list[msgspec.Raw]
 
 
-def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: object = None) -> None:
-    """Write traces, and what they are of as anything that JSON can hold."""
+def write_columns(
+    file: BufferedWriter, traces: Sequence[RankTrace], label: CacheLabel | None = None
+) -> None:
+    """Write traces, and what they are of."""
     columns: list[NDArray[np.uint8]] = []
 
     def put(column: object) -> int:
@@ -58,11 +84,7 @@ def write_columns(file: BufferedWriter, traces: Sequence[RankTrace], label: obje
     checksum = _checksum(described)
     for column in columns:
         checksum = isal_zlib.crc32(column.data, checksum)
-    header = CacheHeader(
-        label=msgspec.Raw(msgspec.json.encode(label)),
-        checksum=checksum,
-        traces=[msgspec.Raw(text) for text in described],
-    )
+    header = CacheHeader(label, checksum, [msgspec.Raw(text) for text in described])
     file.write(msgspec.json.encode(header) + b"\n")
     file.writelines(column.data for column in columns)
 
@@ -139,30 +161,6 @@ _SMALLEST_SUSPECT_BYTES = 64 << 20
 _DIGEST_PIECE_BYTES = 1 << 20
 
 
-class FileIdentity(msgspec.Struct, frozen=True):
-    """What a file system says of a file without reading it; it changes with the content."""
-
-    size: int
-    inode: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        """Raises OSError."""
-        stated = path.stat()
-        return cls(stated.st_size, stated.st_ino, stated.st_mtime_ns, stated.st_ctime_ns)
-
-
-class _Label(msgspec.Struct):
-    """What a cache is of."""
-
-    version: str
-    only_rank: int | None
-    identity: FileIdentity
-    digest: str
-
-
 def cache_path(path: Path) -> Path:
     """Where the cache of a trace file lies."""
     return path.with_name(f".{path.name}.cclsearch")
@@ -179,10 +177,12 @@ def read_cache(
             if os.fstat(file.fileno()).st_size > largest:
                 return None
             header = read_header(file)
-            label = msgspec.json.decode(header.label, type=_Label)
-            if label.version != _version():
+            label = header.label
+            if label is None or label.version != _version():
                 return None
-            if label.identity != identity and not _holds(label, path, identity):
+            if label.identity != identity and (
+                label.identity.size != identity.size or label.digest != _digest(path)
+            ):
                 return None
             traces = read_columns(file, header)
     except (OSError, TraceError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -221,7 +221,7 @@ def write_cache(
     the disk. One process at a time writes; what a killed one left is overwritten by the next.
     """
     try:
-        label = _Label(_version(), only_rank, identity, _digest(path))
+        label = CacheLabel(_version(), only_rank, identity, _digest(path))
         if not label.version or FileIdentity.of(path) != identity:
             return False
         _replace(cache_path(path), traces, label)
@@ -230,7 +230,7 @@ def write_cache(
     return True
 
 
-def _replace(target: Path, traces: tuple[RankTrace, ...], label: _Label) -> None:
+def _replace(target: Path, traces: tuple[RankTrace, ...], label: CacheLabel) -> None:
     unfinished = target.with_name(f"{target.name}-part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     with os.fdopen(os.open(unfinished, flags, 0o666), "wb") as file:
@@ -253,11 +253,6 @@ def _refuse_foreign(descriptor: int, path: Path) -> None:
         stat.S_ISREG(opened.st_mode) and opened.st_nlink == 1 and opened.st_ino == named.st_ino
     ):
         raise OSError(f"{path} belongs to another program")
-
-
-def _holds(label: _Label, path: Path, identity: FileIdentity) -> bool:
-    """Whether the content is still what it was, though the file system reports a change."""
-    return label.identity.size == identity.size and label.digest == _digest(path)
 
 
 def _digest(path: Path) -> str:

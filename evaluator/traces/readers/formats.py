@@ -85,8 +85,9 @@ def format_of(path: Path, limits: ReadLimits) -> Format:
         if start.lstrip()[:1] not in {b"{", b"["}:
             break
         text = end + piece
-        if found := _written_by(text):
-            return found
+        fields = ((Format.KINETO, _KINETO.search(text)), (Format.XLA, _XLA.search(text)))
+        if found := [(match.start(), each) for each, match in fields if match]:
+            return min(found)[1]
         is_chrome = is_chrome or _CHROME.search(text) is not None
         looked_at_bytes += len(piece)
         if looked_at_bytes >= (_LOOKED_AT_IN_ALL_BYTES if is_chrome else _LOOKED_AT_BYTES):
@@ -112,12 +113,6 @@ def read_file(
             return xla.read_devices(path, limits)
         case Format.NSYS:
             return nsys.read_devices(path, limits)
-
-
-def _written_by(text: bytes) -> Format | None:
-    """The format whose fields come first in the text."""
-    fields = ((Format.KINETO, _KINETO.search(text)), (Format.XLA, _XLA.search(text)))
-    return min(((match.start(), each) for each, match in fields if match), default=(0, None))[1]
 
 
 def _kind(path: Path, start: bytes) -> str:

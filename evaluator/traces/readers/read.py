@@ -151,8 +151,10 @@ def _with_whole_job_groups(job: TraceSet) -> TraceSet:
     of all, that order, counts and sizes agree, which matching then looks at. Two ranks make one
     group only, so that nothing is taken for granted there.
     """
-    size = job.world_size
-    count = sum(_groupless_count(trace) for trace in job.ranks)
+    size, count = job.world_size, 0
+    for trace in job.ranks:
+        nameless = np.array([group == _NAMELESS for group in trace.collectives.groups], bool)
+        count += int(nameless[trace.collectives.group_id].sum())
     if size is None or size != len(job.ranks) or size == _TWO or not count:
         return job
     everyone = RankGroup(_NAMELESS.name, tuple(range(size)), size)
@@ -172,12 +174,6 @@ def _regroup(trace: RankTrace, change: Callable[[RankGroup], RankGroup]) -> Rank
     table = trace.collectives
     groups = tuple(change(group) for group in table.groups)
     return replace(trace, collectives=replace(table, groups=groups))
-
-
-def _groupless_count(trace: RankTrace) -> int:
-    """Collectives of which nothing says who takes part."""
-    nameless = np.array([group == _NAMELESS for group in trace.collectives.groups], bool)
-    return int(nameless[trace.collectives.group_id].sum())
 
 
 def _refuse_other_sizes(read: Collection[tuple[Path, RankTrace]]) -> None:
@@ -313,7 +309,7 @@ class _ReaderProcess:
         """The traces of the file."""
         line = self.replies.readline()
         if not line.endswith(b"\n"):
-            raise TraceError(self._file, self._end_in_words())
+            raise TraceError(self._file, f"the process that read it {self._end_in_words()}")
         reply = msgspec.json.decode(line, type=ReadReply)
         if reply.columns is None:
             raise TraceError(self._file, reply.refusal)
@@ -335,11 +331,11 @@ class _ReaderProcess:
     def _end_in_words(self) -> str:
         code = self._process.wait()
         if code == -signal.SIGKILL:
-            return "the process that read it was killed, as happens when memory runs out"
+            return "was killed, as happens when memory runs out"
         if code < 0:
-            return f"the process that read it was ended by {signal.Signals(-code).name}"
+            return f"was ended by {signal.Signals(-code).name}"
         said = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        return f"the process that read it failed: {said[-1] if said else f'exit code {code}'}"
+        return f"failed: {said[-1] if said else f'exit code {code}'}"
 
 
 OnFile: TypeAlias = Callable[[int, int, Path], None]
@@ -453,20 +449,15 @@ def _number_devices(
         )
     count = 0
 
-    def renumbered(trace: RankTrace) -> RankTrace:
-        trace = _regroup(trace, lambda group: _shifted(group, count))
-        return replace(trace, rank=count + trace.rank, world_size=None)
+    def shifted(group: RankGroup) -> RankGroup:
+        return replace(group, ranks=group.ranks and tuple(rank + count for rank in group.ranks))
 
     numbered = []
     for traces in read:
-        numbered.append(tuple(map(renumbered, traces)))
+        own = (replace(trace, rank=count + trace.rank, world_size=None) for trace in traces)
+        numbered.append(tuple(_regroup(trace, shifted) for trace in own))
         count += len(traces)
     return numbered
-
-
-def _shifted(group: RankGroup, count: int) -> RankGroup:
-    """The group with the ranks of a file numbered from `count`."""
-    return replace(group, ranks=group.ranks and tuple(rank + count for rank in group.ranks))
 
 
 def _refuse_two_runs(files: Sequence[Path], read: Sequence[tuple[RankTrace, ...]]) -> None:

@@ -257,7 +257,9 @@ class RankReading:
         self._names = tuple(columns.names)
         self._has_work = bool(np.any(events.kind <= EventKind.FILL))
         self._on_device = self._has_work or header.ran_on_devices
-        self._events, self._caveats = repair_times(events, header.base_ns, self._is_rocm())
+        calls_hip = any(name.startswith("hip") for name in self._names)
+        is_rocm = header.is_rocm or (self._on_device and calls_hip)
+        self._events, self._caveats = repair_times(events, header.base_ns, is_rocm)
         self._launched_ns = launch_starts(self._events)
         self._activity = self._activities()
         self._order = self._kept_in_order()
@@ -284,10 +286,6 @@ class RankReading:
             memory=self._memory(),
             caveats=(*caveats, *self._caveats, *counted(early), *device_caveats),
         )
-
-    def _is_rocm(self) -> bool:
-        calls_hip = any(name.startswith("hip") for name in self._names)
-        return self._header.is_rocm or (self._on_device and calls_hip)
 
     def _activities(self) -> Mapping[EventKind, Activity]:
         """Which kinds of events count, and as what."""

@@ -247,14 +247,9 @@ def _real(value: ArgumentValue) -> float:
 
 def _flops(args: Arguments) -> float:
     flops = _real(args.model_flops)
-    if not 0 <= flops < _MOST_FLOPS or (flops == 0 and _is_opaque(args)):
-        return math.nan
-    return flops
-
-
-def _is_opaque(args: Arguments) -> bool:
-    """Whether XLA cannot count what an operation computes, and writes 0: a Pallas kernel, say."""
-    return args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
+    # XLA cannot count what such an operation computes, and writes 0: a Pallas kernel, say.
+    opaque = args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
+    return flops if 0 <= flops < _MOST_FLOPS and not (flops == 0 and opaque) else math.nan
 
 
 def _whole(value: ArgumentValue) -> int:

@@ -32,7 +32,6 @@ from evaluator.traces.model import (
 )
 from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.marks import (
-    NO_STEPS,
     RENUMBERED,
     MarkedSteps,
     collective_kind,
@@ -337,14 +336,16 @@ def device_steps(
         numbers = [int(text) if re.fullmatch(r"\d{1,18}", text) else -1 for text in texts]
         same = np.zeros(shown.size, np.int64)
         return _longest(events, shown, np.array(numbers, np.int64), same)
-    is_step = np.array([_is_step(name) for name in events.names], bool)
+    is_step = np.array(
+        [
+            len(name) <= _LONGEST_NAME and _STEP_MODULE.fullmatch(name) is not None
+            for name in events.names
+        ],
+        bool,
+    )
     runs = rows[role == LineRole.MODULES]
     runs = runs[is_step[events.name[runs]]]
     return _longest(events, runs, np.full(runs.size, -1), events.name[runs])
-
-
-def _is_step(module: str) -> bool:
-    return len(module) <= _LONGEST_NAME and _STEP_MODULE.fullmatch(module) is not None
 
 
 def _longest(
@@ -353,8 +354,6 @@ def _longest(
     number: NDArray[np.int64],
     source: NDArray[np.int64] | None = None,
 ) -> MarkedSteps:
-    if not rows.size:
-        return NO_STEPS
     if source is None:
         _, source = distinct_rows(events.line[rows], events.name[rows])
     start_ns, end_ns = times_ns(events, rows)

@@ -118,14 +118,7 @@ class Intervals:
 
     def clip(self, start_ns: int, end_ns: int) -> Self:
         """Time within [start, end)."""
-        first = np.searchsorted(self.end_ns, start_ns, side="right")
-        behind = np.searchsorted(self.start_ns, end_ns, side="left")
-        if start_ns >= end_ns or behind <= first:
-            return self.empty()
-        return type(self)(
-            np.maximum(self.start_ns[first:behind], start_ns),
-            np.minimum(self.end_ns[first:behind], end_ns),
-        )
+        return self.intersect(self.union(np.array([start_ns]), np.array([max(start_ns, end_ns)])))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -35,46 +35,22 @@ def model(lengths_by_start: list[tuple[int, int]]) -> set[int]:
 
 
 @given(pieces)
-def test_a_union_covers_what_any_piece_covers(given_pieces):
-    assert points(union(given_pieces)) == model(given_pieces)
-
-
-@given(pieces)
-def test_a_union_keeps_its_pieces_apart(given_pieces):
+def test_a_union_covers_each_instant_of_any_piece_once_in_pieces_apart(given_pieces):
     covered = union(given_pieces)
+    assert points(covered) == model(given_pieces)
+    assert covered.total_ns == len(model(given_pieces))
     assert np.all(covered.start_ns[1:] > covered.end_ns[:-1])
 
 
-@given(pieces)
-def test_the_total_counts_every_instant_once(given_pieces):
-    assert union(given_pieces).total_ns == len(model(given_pieces))
-
-
-@given(pieces, pieces)
-def test_unite_is_set_union(left, right):
-    assert points(union(left).unite(union(right))) == model(left) | model(right)
-
-
-@given(pieces, pieces)
-def test_intersect_is_set_intersection(left, right):
-    assert points(union(left).intersect(union(right))) == model(left) & model(right)
-
-
-@given(pieces, pieces)
-def test_subtract_is_set_difference(left, right):
-    assert points(union(left).subtract(union(right))) == model(left) - model(right)
-
-
-@given(pieces, instants, instants)
-def test_clip_keeps_the_instants_of_the_window(given_pieces, start, end):
-    window = set(range(start, end))
-    assert points(union(given_pieces).clip(start, end)) == model(given_pieces) & window
-
-
 @given(pieces, pieces, pieces)
-def test_results_can_be_used_again(left, middle, right):
-    result = union(left).subtract(union(middle)).intersect(union(right))
-    assert points(result) == (model(left) - model(middle)) & model(right)
+def test_operations_are_those_of_sets_and_their_results_can_be_used_again(left, right, more):
+    one, other = union(left), union(right)
+    assert points(one.unite(other)) == model(left) | model(right)
+    assert points(one.intersect(other)) == model(left) & model(right)
+    assert points(one.subtract(other)) == model(left) - model(right)
+    assert points(one.subtract(other).intersect(union(more))) == (model(left) - model(right)) & (
+        model(more)
+    )
 
 
 @given(pieces, st.lists(st.tuples(instants, st.integers(-5, 30)), max_size=6))
@@ -141,15 +117,6 @@ def test_a_sweep_counts_what_is_open_on_each_track(given_intervals):
     }
     expected = {place: count for place, count in counted.items() if count}
     assert swept(Sweep.over(starts, ends, tracks)) == expected
-
-
-@given(tracked)
-def test_a_sweep_counts_each_group_apart(given_intervals):
-    starts, ends, tracks, marks = columns(given_intervals)
-    sweep = Sweep.over(starts, ends, tracks, groups=(marks, ~marks))
-    for group, mark in enumerate((True, False)):
-        for (track, instant), depth in swept(sweep, group).items():
-            assert depth == open_at(given_intervals, instant, track, mark)
 
 
 @given(tracked)

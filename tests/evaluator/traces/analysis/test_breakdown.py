@@ -1,8 +1,6 @@
 """Where profiled time went, against answers by hand, the generator's truth and a slow model."""
 
-import json
 from dataclasses import astuple
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +9,10 @@ from hypothesis import strategies as st
 
 from evaluator.traces.analysis.breakdown import UNMARKED, breakdown, job_split, step_parts
 from evaluator.traces.model import Activity, CollectiveKind, TraceSet
-from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 from records.trial import Breakdown
+from tests.support.traces import GLOO, SYNTHETIC, communication, read
 
-SYNTHETIC = Path(__file__).parents[3] / "data" / "traces" / "synth_fsdp_4rank_straggler2"
-GLOO = Path(__file__).parents[3] / "data" / "traces" / "gloo_ddp_2rank"
 COMPUTE, COMMUNICATION, COPY, FILL, WAIT = (
     Activity.COMPUTE,
     Activity.COMMUNICATION,
@@ -24,6 +20,17 @@ COMPUTE, COMMUNICATION, COPY, FILL, WAIT = (
     Activity.FILL,
     Activity.WAIT,
 )
+COLUMNS = ("window", "compute", "exposed_communication", "hidden_communication")
+COLUMNS += ("exposed_copy", "fill", "idle")
+
+
+def parts_of(trace):
+    """The columns of each step."""
+    return step_rows(step_parts(trace, trace.steps))
+
+
+def step_rows(parts):
+    return np.stack([getattr(parts, f"{name}_ns") for name in COLUMNS], axis=1).tolist()
 
 
 def trace_of(*spans, steps=((0, 0, 100),), rank=0):
@@ -40,58 +47,56 @@ def split_of(*ranks):
     return job_split(TraceSet(ranks=ranks))
 
 
-def parts_of(trace):
-    """Window, compute, exposed and hidden communication, exposed copies, fills, idle, by step."""
-    return step_rows(step_parts(trace, trace.steps))
+ONE = [(0, 0, 100)]
 
 
-def step_rows(parts):
-    columns = (
-        parts.window_ns,
-        parts.compute_ns,
-        parts.exposed_communication_ns,
-        parts.hidden_communication_ns,
-        parts.exposed_copy_ns,
-        parts.fill_ns,
-        parts.idle_ns,
-    )
-    return np.stack(columns, axis=1).tolist()
-
-
-# By hand.
-
-
-def test_copies_count_only_where_nothing_else_runs():
-    trace = trace_of((COMPUTE, 0, 40), (COMMUNICATION, 40, 50), (COPY, 30, 70))
-    assert parts_of(trace) == [[100, 40, 10, 0, 20, 0, 30]]
-
-
-def test_fills_count_only_where_not_even_copies_run():
-    trace = trace_of((COPY, 0, 40), (FILL, 30, 60))
-    assert parts_of(trace) == [[100, 0, 0, 0, 40, 20, 40]]
-
-
-def test_spans_count_only_inside_the_step():
-    trace = trace_of((COMPUTE, -50, 20), (COMMUNICATION, 75, 500), steps=[(3, 10, 80)])
-    assert parts_of(trace) == [[70, 10, 5, 0, 0, 0, 55]]
-
-
-def test_steps_may_overlap():
-    trace = trace_of((COMPUTE, 40, 60), steps=[(1, 0, 50), (2, 45, 100)])
-    assert [row[:2] for row in parts_of(trace)] == [[50, 10], [55, 15]]
-
-
-def test_waiting_is_idle_unless_something_communicates():
-    trace = trace_of((COMPUTE, 0, 60), (WAIT, 20, 60), (COMMUNICATION, 30, 50))
-    assert parts_of(trace) == [[100, 20, 20, 0, 0, 0, 60]]
-
-
-def test_a_thread_that_waits_takes_nothing_from_another_that_computes():
-    trace = trace_of((COMPUTE, 0, 60, 0), (WAIT, 20, 60, 0), (COMPUTE, 30, 40, 1))
-    assert parts_of(trace) == [[100, 30, 0, 0, 0, 0, 70]]
-
-
-# The job.
+@pytest.mark.parametrize(
+    ("spans", "steps", "rows"),
+    [
+        (
+            [(COMPUTE, 0, 40), (COMMUNICATION, 40, 50), (COPY, 30, 70)],
+            ONE,
+            [[100, 40, 10, 0, 20, 0, 30]],
+        ),
+        ([(COPY, 0, 40), (FILL, 30, 60)], ONE, [[100, 0, 0, 0, 40, 20, 40]]),
+        (
+            [(COMPUTE, -50, 20), (COMMUNICATION, 75, 500)],
+            [(3, 10, 80)],
+            [[70, 10, 5, 0, 0, 0, 55]],
+        ),
+        (
+            [(COMPUTE, 40, 60)],
+            [(1, 0, 50), (2, 45, 100)],
+            [[50, 10, 0, 0, 0, 0, 40], [55, 15, 0, 0, 0, 0, 40]],
+        ),
+        (
+            [(COMPUTE, 0, 60), (WAIT, 20, 60), (COMMUNICATION, 30, 50)],
+            ONE,
+            [[100, 20, 20, 0, 0, 0, 60]],
+        ),
+        (
+            [(COMPUTE, 0, 60, 0), (WAIT, 20, 60, 0), (COMPUTE, 30, 40, 1)],
+            ONE,
+            [[100, 30, 0, 0, 0, 0, 70]],
+        ),
+        (
+            [(COMMUNICATION, 0, 40, 1), (COMMUNICATION, 10, 50, 2)],
+            ONE,
+            [[100, 0, 50, 0, 0, 0, 50]],
+        ),
+    ],
+    ids=[
+        "copies count only where nothing else runs",
+        "fills count only where not even copies run",
+        "spans count only inside the step",
+        "steps may overlap",
+        "waiting is idle unless something communicates",
+        "a thread that waits takes nothing from another that computes",
+        "two collectives at once are one time of communication",
+    ],
+)
+def test_the_parts_of_a_step_are_those_worked_out_by_hand(spans, steps, rows):
+    assert parts_of(trace_of(*spans, steps=steps)) == rows
 
 
 def test_only_steps_that_every_rank_profiled_count():
@@ -116,13 +121,10 @@ def test_without_marked_steps_all_the_work_of_a_rank_is_one_window():
     assert split.caveats == (UNMARKED,)
 
 
-def test_ranks_that_did_nothing_have_no_split():
-    assert split_of(trace_of(steps=())) is None
-
-
-def test_ranks_without_a_common_step_have_no_split():
+def test_ranks_that_did_nothing_or_have_no_common_step_have_no_split():
     one, other = trace_of(steps=[(1, 0, 100)]), trace_of(steps=[(2, 0, 100)], rank=1)
     assert split_of(one, other) is None
+    assert split_of(trace_of(steps=())) is None
 
 
 def test_the_recorded_breakdown_is_the_mean_step():
@@ -136,42 +138,39 @@ def test_the_recorded_breakdown_is_the_mean_step():
     )
 
 
-# The pipeline bubble.
+def stage(*rows, rank=0, size=8):
+    spans = [
+        Span(COMPUTE, start, end) if kind is None else communication(kind, start, end, size=size)
+        for kind, start, end in rows
+    ]
+    return rank_trace(spans, rank=rank)
 
 
-def stage(*rows, rank=0, payload_bytes=8):
-    return rank_trace(
-        [
-            Span(
-                COMPUTE if kind is None else COMMUNICATION,
-                start,
-                end,
-                lane=i,
-                collective=kind,
-                payload_bytes=payload_bytes,
-            )
-            for i, (kind, start, end) in enumerate(rows)
-        ],
-        rank=rank,
-    )
-
-
-def test_waiting_for_a_neighbour_is_bubble():
-    split = split_of(stage((CollectiveKind.RECV, 0, 30), (None, 30, 100)))
-    assert split.mean.pipeline_bubble_s == pytest.approx(30e-9)
-    assert split.mean.exposed_communication_s == pytest.approx(30e-9)
-
-
-def test_a_transfer_beside_compute_or_a_collective_is_no_bubble():
-    split = split_of(
-        stage(
-            (CollectiveKind.SEND_RECV, 0, 70),
-            (None, 10, 40),
-            (CollectiveKind.ALL_REDUCE, 50, 60),
-        )
-    )
-    assert split.mean.pipeline_bubble_s == pytest.approx(30e-9)
-    assert split.mean.exposed_communication_s == pytest.approx(40e-9)
+@pytest.mark.parametrize(
+    ("rows", "size", "bubble_s"),
+    [
+        ([(CollectiveKind.RECV, 0, 30), (None, 30, 100)], 8, pytest.approx(30e-9)),
+        (
+            [
+                (CollectiveKind.SEND_RECV, 0, 70),
+                (None, 10, 40),
+                (CollectiveKind.ALL_REDUCE, 50, 60),
+            ],
+            8,
+            pytest.approx(30e-9),
+        ),
+        ([(CollectiveKind.ALL_REDUCE, 0, 30)], 8, None),
+        ([(CollectiveKind.SEND_RECV, 0, 30)], 0, None),
+    ],
+    ids=[
+        "waiting for a neighbour is bubble",
+        "a transfer beside compute or a collective is no bubble",
+        "without transfers there is no bubble at all",
+        "a kernel that may be an all-to-all is no transfer",
+    ],
+)
+def test_a_bubble_is_a_transfer_alone(rows, size, bubble_s):
+    assert split_of(stage(*rows, size=size)).mean.pipeline_bubble_s == bubble_s
 
 
 def test_a_rank_that_transfers_nothing_has_no_bubble_in_a_job_that_has_one():
@@ -182,40 +181,13 @@ def test_a_rank_that_transfers_nothing_has_no_bubble_in_a_job_that_has_one():
     assert [each.pipeline_bubble_s for _, each in split.by_rank] == [pytest.approx(30e-9), None]
 
 
-def test_without_transfers_there_is_no_bubble_at_all():
-    split = split_of(stage((CollectiveKind.ALL_REDUCE, 0, 30)))
-    assert split.mean.pipeline_bubble_s is None
-
-
-def test_a_kernel_that_may_be_an_all_to_all_is_no_transfer():
-    split = split_of(stage((CollectiveKind.SEND_RECV, 0, 30), payload_bytes=0))
-    assert split.mean.pipeline_bubble_s is None
-
-
-# Against the truth of the generator.
-
-
-def test_every_step_of_every_rank_splits_as_the_generator_knew():
-    truth = json.loads((SYNTHETIC / "truth.json").read_text())["ranks"]
-    columns = ["wall", "compute_busy", "exposed_comm", "overlap", "exposed_memcpy"]
-    for trace in read_traces(sorted(SYNTHETIC.glob("*.gz"))).ranks:
-        steps = truth[str(trace.rank)]["steps"]
-        expected = [
-            [*(step[f"gpu_{column}"] for column in columns), 0, step["gpu_idle"]] for step in steps
-        ]
-        assert trace.steps.number.tolist() == [step["id"] for step in steps]
-        assert parts_of(trace) == expected
-
-
 @pytest.mark.parametrize("folder", [SYNTHETIC, GLOO], ids=["synthetic", "gloo"])
 def test_the_parts_of_real_steps_make_up_the_steps(folder):
-    for parts in job_split(read_traces(sorted(folder.glob("*.gz")))).parts:
+    for parts in job_split(read(folder)).parts:
         window, *rest = np.array(step_rows(parts)).T
         assert np.array_equal(sum(rest) - rest[2], window)
         assert np.min(rest) >= 0
 
-
-# Identities.
 
 spans = st.lists(
     st.builds(

@@ -29,9 +29,21 @@ def card(phase="training", **changed):
     return work, Environment(**(given | changed))
 
 
-def test_traces_of_the_card_differ_in_nothing():
-    assert mismatches(traces(memory_bytes=85 * 10**9), *card(memory_bytes=80 * 10**9)) == ()
-    assert mismatches(traces(), None, None) == ()
+SERVER = {"kinds": (StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "asked"),
+    [
+        (traces(memory_bytes=85 * 10**9), card(memory_bytes=80 * 10**9)),
+        (traces(), (None, None)),
+        (traces(**SERVER), card(phase="inference")),
+        (traces("AMD Radeon Graphics"), card()),
+    ],
+    ids=["the same", "no card", "a server of inference", "a device that nobody knows"],
+)
+def test_traces_of_the_card_differ_in_nothing(seen, asked):
+    assert mismatches(seen, *asked) == ()
 
 
 @pytest.mark.parametrize(
@@ -55,7 +67,7 @@ def test_traces_of_the_card_differ_in_nothing():
             "the traced device has 40 GB of memory, that of the card 80 GB",
         ),
         (
-            traces(kinds=(StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE)),
+            traces(**SERVER),
             card(),
             "the traces show a server's prefill and decode steps, the card is of training",
         ),
@@ -64,12 +76,3 @@ def test_traces_of_the_card_differ_in_nothing():
 def test_what_differs_is_told(seen, asked, words):
     (told,) = mismatches(seen, *asked)
     assert words in told
-
-
-def test_a_server_is_what_an_inference_card_asks_for():
-    seen = traces(kinds=(StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE))
-    assert mismatches(seen, *card(phase="inference")) == ()
-
-
-def test_devices_that_nobody_knows_are_not_compared():
-    assert mismatches(traces("AMD Radeon Graphics"), *card()) == ()

@@ -10,6 +10,7 @@ A request is repeated only where that cannot do a thing twice.
 """
 
 import json
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +25,14 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import httpx2
 from pydantic import JsonValue
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    retry_if_result,
+    stop_after_delay,
+    wait_exponential,
+)
 
 from records.codec import from_json
 from records.errors import CodecError, EnvironmentFault, StudyError, shown
@@ -72,6 +81,7 @@ TIMEOUT_S = 60.0
 """Longer than the pauses between signs of life of a quiet stream."""
 PAUSE_S = 0.5
 MOST_PAUSE_S = 10.0
+PAUSES = wait_exponential(PAUSE_S, max=MOST_PAUSE_S)
 ERRORS: Mapping[int, type[ServiceRefused]] = {401: NotAllowed, 403: NotAllowed, 404: NotThere}
 AWAY = frozenset({502, 503, 504})
 TOO_MANY = 429
@@ -117,7 +127,18 @@ class Client:
         patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._connection = Connection(service_url(url), token, patience_s, sleep)
+        self.url, found = address_of(service_url(url))
+        self.patience_s = patience_s
+        self.sleep = sleep
+        given = token or found or service_token()
+        self._http = httpx2.Client(
+            base_url=self.url,
+            headers={"authorization": f"Bearer {given}"} if given else {},
+            timeout=TIMEOUT_S,
+            # A token goes to the service alone: no redirects, and no proxy on the way to ourselves.
+            follow_redirects=False,
+            trust_env=not _is_here(self.url),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -132,25 +153,23 @@ class Client:
 
     def close(self) -> None:
         """Close the connections."""
-        self._connection.close()
+        self._http.close()
 
     def environments(self) -> list[Environment]:
         """Return the environments that studies may be submitted for."""
-        return self._connection.ask(list[Environment], "/environments")
+        return self.ask(list[Environment], "/environments")
 
     def studies(self) -> Iterator[StudyShort]:
         """Yield every recorded study, newest first."""
-        return _paged(self._connection, Page[StudyShort], "/studies")
+        return self.paged(Page[StudyShort], "/studies")
 
     def study_page(self, limit: int, offset: int = 0) -> Page[StudyShort]:
         """Return a page of the studies, newest first."""
-        return self._connection.ask(
-            Page[StudyShort], "/studies", {"limit": limit, "offset": offset}
-        )
+        return self.ask(Page[StudyShort], "/studies", {"limit": limit, "offset": offset})
 
     def study(self, study_id: str) -> "RemoteStudy":
         """Return the study with this id; raise `NotThere`."""
-        found = RemoteStudy(self._connection, study_id)
+        found = RemoteStudy(self, study_id)
         found.now()
         return found
 
@@ -159,14 +178,14 @@ class Client:
 
         A side is `STUDY:N`, or `STUDY` for its best trial.
         """
-        return self._connection.ask(TrialsCompared, "/compare/trials", {"a": a, "b": b})
+        return self.ask(TrialsCompared, "/compare/trials", {"a": a, "b": b})
 
     def leaderboard(self, query: Query | None = None) -> Board:
         """Return the best trial of every study, in groups of one workload.
 
         `query` is what the API takes: `by`, `workload`, `top`, `limit`, `offset`.
         """
-        return self._connection.ask(Board, "/leaderboard", query)
+        return self.ask(Board, "/leaderboard", query)
 
     def submit(
         self, environment: str = "builtin", *, key: str | None = None, **asked: JsonValue
@@ -180,129 +199,8 @@ class Client:
 
     def submit_request(self, request: Body, key: str | None = None) -> "RemoteStudy":
         """Put a study into the queue, given as one mapping."""
-        sent = self._connection.tell(QueuedStudy, "/studies", request, key or uuid.uuid4().hex)
-        return RemoteStudy(self._connection, sent.id)
-
-
-class RemoteStudy:
-    """One study of a service."""
-
-    def __init__(self, connection: "Connection", study_id: str) -> None:
-        if not study_id or study_id.startswith("."):
-            raise NotThere(f"no study {shown(study_id)}")  # in a path it would mean another address
-        self._connection = connection
-        self.id = study_id
-        self._path = f"/studies/{quote(study_id, safe='')}"
-
-    def now(self) -> StudyFull:
-        """Return its current state: status, counts, the best, what was asked and found."""
-        return self._connection.ask(StudyFull, self._path)
-
-    def wait(self, timeout_s: float | None = None) -> StudyFull:
-        """Wait until nothing works on it; raise `StillRunning` after `timeout_s`."""
-        connection = self._connection
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while (found := self.now()).status not in OVER:
-            if until_s is not None and time.monotonic() >= until_s:
-                raise StillRunning(
-                    f"study {self.id} is {found.status} after {timeout_s:g} s; it continues"
-                )
-            connection.sleep(POLL_EVERY_S)
-        return found
-
-    def events(self, after: str | None = None) -> Iterator[Event]:
-        """Yield its events, from the first or after the id of one, until it ends.
-
-        A lost connection is opened again; no event comes twice, none is left out.
-        """
-        return followed(self._connection, f"{self._path}/events", after)
-
-    def trials(self) -> "pd.DataFrame":
-        """Return one row per trial, as `cclsearch.trials` does: config, result and every metric."""
-        from search.views.frames import trial_table
-
-        trials = _paged(self._connection, Page[TrialShort], f"{self._path}/trials")
-        return trial_table((_summary(each), each.config or {}, each.metrics) for each in trials)
-
-    def trial_page(self, query: Query) -> Page[TrialShort]:
-        """Return a page of its trials; `query` is what the API takes: `sort`, `text`, `limit`..."""
-        return self._connection.ask(Page[TrialShort], f"{self._path}/trials", query)
-
-    def trial(self, ordinal: int) -> TrialFull:
-        """Return one trial in full: samples, metrics, launches, rationale."""
-        return self._connection.ask(TrialFull, f"{self._path}/trials/{ordinal}")
-
-    def policies(self) -> list[PolicyShort]:
-        """Return every policy that it tried, in the order of first trials."""
-        return [*_paged(self._connection, Page[PolicyShort], f"{self._path}/policies")]
-
-    def policy(self, digest: str) -> PolicyFull:
-        """Return a policy with its text, and its changes against its parent."""
-        return self._connection.ask(PolicyFull, f"{self._path}/policies/{quote(digest, safe='')}")
-
-    def files(self, ordinal: int) -> list[File]:
-        """Return the logs, traces and other files of a trial."""
-        return [*_paged(self._connection, Page[File], f"{self._path}/trials/{ordinal}/files")]
-
-    def download(self, ordinal: int, name: str, to: Path) -> Path:
-        """Save one file of a trial as `to`, whole and checked, or not at all."""
-        path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
-        part, digest = to.with_name(f"{to.name}.part"), sha256()
-        try:
-            with self._connection.reading(path, is_patient=True) as answer, part.open("wb") as file:
-                expected = answer.headers.get("etag", "").strip('"')
-                for piece in answer.iter_bytes():
-                    digest.update(piece)
-                    file.write(piece)
-            if expected != digest.hexdigest():
-                raise ServiceAway(f"{name} of trial {ordinal} arrived damaged; download it again")
-            return part.replace(to)
-        except httpx2.TransportError as error:
-            raise self._connection.away(error) from error
-        except OSError as error:
-            raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
-        finally:
-            part.unlink(missing_ok=True)
-
-    def cancel(self) -> str:
-        """Cancel it; what it measured stays. Return its status."""
-        return self._connection.tell(QueuedStudy, f"{self._path}/cancel", {}).status
-
-    def resume(self, more_trials: int | None = None) -> str:
-        """Resume it after it ended, optionally with more trials. Return its status."""
-        body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
-        return self._connection.tell(QueuedStudy, f"{self._path}/resume", body).status
-
-
-class Connection:
-    """A service, reached with one token; connections are kept open between requests.
-
-    `patience_s` is how long to wait for a service that does not answer.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        token: str | None,
-        patience_s: float,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.url, found = address_of(url)
-        self.patience_s = patience_s
-        self.sleep = sleep
-        given = token or found or service_token()
-        self._http = httpx2.Client(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {given}"} if given else {},
-            timeout=TIMEOUT_S,
-            # A token goes to the service alone: no redirects, and no proxy on the way to ourselves.
-            follow_redirects=False,
-            trust_env=not _is_here(self.url),
-        )
-
-    def close(self) -> None:
-        """Close what is open."""
-        self._http.close()
+        sent = self.tell(QueuedStudy, "/studies", request, key or uuid.uuid4().hex)
+        return RemoteStudy(self, sent.id)
 
     def ask(self, kind: type[T], path: str, query: Query | None = None) -> T:
         """Return what the service answers to a GET."""
@@ -329,11 +227,10 @@ class Connection:
         else:
             answer = self._http.send(asked, stream=True)
         with closing(answer):
-            self.check(answer)
+            self._check(answer)
             yield answer
 
-    def check(self, answer: httpx2.Response) -> None:
-        """Raise the error of a response that is one."""
+    def _check(self, answer: httpx2.Response) -> None:
         if answer.status_code >= 400:
             answer.read()
         if 300 <= answer.status_code < 400:
@@ -352,25 +249,42 @@ class Connection:
             "is `cclsearch serve` running there?"
         )
 
+    def paged(self, kind: type[Page[T]], path: str) -> Iterator[T]:
+        """Yield all items of a list, fetched page by page on demand."""
+        offset = 0
+        while True:
+            page = self.ask(kind, path, {"limit": PAGE, "offset": offset})
+            yield from page.items
+            offset += len(page.items)
+            if not page.items or offset >= page.total:
+                return
+
     def _sent(
         self, request: httpx2.Request, *, is_repeatable: bool, stream: bool = False
     ) -> httpx2.Response:
-        until_s, pause_s = time.monotonic() + self.patience_s, PAUSE_S
-        while True:
-            is_late = time.monotonic() >= until_s
-            try:
-                answer = self._http.send(request, stream=stream)
-            except httpx2.TransportError as error:
-                was_sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-                if is_late or (was_sent and not is_repeatable):
-                    raise self.away(error) from error
-            else:
-                if is_late or not _passes(answer, is_repeatable):
-                    self.check(answer)
-                    return answer
-                answer.close()
-            self.sleep(pause_s)
-            pause_s = min(MOST_PAUSE_S, pause_s * 2)
+        def is_lost(error: BaseException) -> bool:
+            unsent = isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            return unsent or (is_repeatable and isinstance(error, httpx2.TransportError))
+
+        def passes(answer: httpx2.Response) -> bool:
+            if answer.status_code == TOO_MANY:
+                return "retry-after" in answer.headers
+            return is_repeatable and answer.status_code in AWAY
+
+        retries = Retrying(
+            retry=retry_if_exception(is_lost) | retry_if_result(passes),
+            stop=stop_after_delay(self.patience_s),
+            wait=PAUSES,
+            sleep=self.sleep,
+            before_sleep=_close,
+            retry_error_callback=lambda state: state.outcome and state.outcome.result(),
+        )
+        try:
+            answer: httpx2.Response = retries(self._http.send, request, stream=stream)
+        except httpx2.TransportError as error:
+            raise self.away(error) from error
+        self._check(answer)
+        return answer
 
     def _parsed(self, kind: type[T], answer: httpx2.Response) -> T:
         try:
@@ -379,6 +293,113 @@ class Connection:
             raise ServiceAway(
                 f"{self.url} does not answer as this version of cclsearch expects: {error}"
             ) from error
+
+
+class RemoteStudy:
+    """One study of a service."""
+
+    def __init__(self, client: Client, study_id: str) -> None:
+        if not study_id or study_id.startswith("."):
+            raise NotThere(f"no study {shown(study_id)}")  # in a path it would mean another address
+        self._client = client
+        self.id = study_id
+        self._path = f"/studies/{quote(study_id, safe='')}"
+
+    def now(self) -> StudyFull:
+        """Return its current state: status, counts, the best, what was asked and found."""
+        return self._client.ask(StudyFull, self._path)
+
+    def wait(self, timeout_s: float | None = None) -> StudyFull:
+        """Wait until nothing works on it; raise `StillRunning` after `timeout_s`."""
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while (found := self.now()).status not in OVER:
+            if until_s is not None and time.monotonic() >= until_s:
+                raise StillRunning(
+                    f"study {self.id} is {found.status} after {timeout_s:g} s; it continues"
+                )
+            self._client.sleep(POLL_EVERY_S)
+        return found
+
+    def events(self, after: str | None = None) -> Iterator[Event]:
+        """Yield its events, from the first or after the id of one, until it ends.
+
+        A lost connection is opened again after the last event, so that none comes twice and none
+        is left out. Raises `ServiceAway` where that fails for as long as the client is patient.
+        """
+        client, lost_s, pause_s = self._client, math.inf, PAUSE_S
+        while True:
+            headers = {} if after is None else {"last-event-id": after}
+            try:
+                with client.reading(f"{self._path}/events", headers) as answer:
+                    lost_s = math.inf
+                    for event in events_in(lines_in(answer.iter_bytes())):
+                        pause_s = PAUSE_S
+                        if event.name == END:
+                            return
+                        after = event.id or after
+                        yield event
+            except (httpx2.TransportError, ServiceAway) as error:
+                lost_s = min(lost_s, time.monotonic())
+                if time.monotonic() - lost_s >= client.patience_s:
+                    raise client.away(error) from error
+            client.sleep(pause_s)
+            pause_s = min(MOST_PAUSE_S, pause_s * 2)
+
+    def trials(self) -> "pd.DataFrame":
+        """Return one row per trial, as `cclsearch.trials` does: config, result and every metric."""
+        from search.views.frames import trial_table
+
+        trials = self._client.paged(Page[TrialShort], f"{self._path}/trials")
+        return trial_table((_summary(each), each.config or {}, each.metrics) for each in trials)
+
+    def trial_page(self, query: Query) -> Page[TrialShort]:
+        """Return a page of its trials; `query` is what the API takes: `sort`, `text`, `limit`..."""
+        return self._client.ask(Page[TrialShort], f"{self._path}/trials", query)
+
+    def trial(self, ordinal: int) -> TrialFull:
+        """Return one trial in full: samples, metrics, launches, rationale."""
+        return self._client.ask(TrialFull, f"{self._path}/trials/{ordinal}")
+
+    def policies(self) -> list[PolicyShort]:
+        """Return every policy that it tried, in the order of first trials."""
+        return [*self._client.paged(Page[PolicyShort], f"{self._path}/policies")]
+
+    def policy(self, digest: str) -> PolicyFull:
+        """Return a policy with its text, and its changes against its parent."""
+        return self._client.ask(PolicyFull, f"{self._path}/policies/{quote(digest, safe='')}")
+
+    def files(self, ordinal: int) -> list[File]:
+        """Return the logs, traces and other files of a trial."""
+        return [*self._client.paged(Page[File], f"{self._path}/trials/{ordinal}/files")]
+
+    def download(self, ordinal: int, name: str, to: Path) -> Path:
+        """Save one file of a trial as `to`, whole and checked, or not at all."""
+        path = f"{self._path}/trials/{ordinal}/files/{quote(name)}"
+        part, digest = to.with_name(f"{to.name}.part"), sha256()
+        try:
+            with self._client.reading(path, is_patient=True) as answer, part.open("wb") as file:
+                expected = answer.headers.get("etag", "").strip('"')
+                for piece in answer.iter_bytes():
+                    digest.update(piece)
+                    file.write(piece)
+            if expected != digest.hexdigest():
+                raise ServiceAway(f"{name} of trial {ordinal} arrived damaged; download it again")
+            return part.replace(to)
+        except httpx2.TransportError as error:
+            raise self._client.away(error) from error
+        except OSError as error:
+            raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def cancel(self) -> str:
+        """Cancel it; what it measured stays. Return its status."""
+        return self._client.tell(QueuedStudy, f"{self._path}/cancel", {}).status
+
+    def resume(self, more_trials: int | None = None) -> str:
+        """Resume it after it ended, optionally with more trials. Return its status."""
+        body: dict[str, JsonValue] = {} if more_trials is None else {"more_trials": more_trials}
+        return self._client.tell(QueuedStudy, f"{self._path}/resume", body).status
 
 
 def address_of(url: str) -> tuple[str, str | None]:
@@ -396,11 +417,10 @@ def address_of(url: str) -> tuple[str, str | None]:
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}", next(iter(tokens), None)
 
 
-def _passes(answer: httpx2.Response, is_repeatable: bool) -> bool:
-    """Return whether a refusal passes with time."""
-    if answer.status_code == TOO_MANY:
-        return "retry-after" in answer.headers
-    return is_repeatable and answer.status_code in AWAY
+def _close(state: RetryCallState) -> None:
+    """Close the answer of an attempt that is made again."""
+    if state.outcome is not None and not state.outcome.failed:
+        state.outcome.result().close()
 
 
 def _is_here(url: str) -> bool:
@@ -419,34 +439,6 @@ def _words(answer: httpx2.Response) -> str:
         body = None
     said = body.get("error", body.get("detail")) if isinstance(body, dict) else None
     return str(said or f"it answers {answer.status_code} {answer.reason_phrase}")
-
-
-def followed(connection: Connection, path: str, after: str | None = None) -> Iterator[Event]:
-    """Yield every event from the first, or after an id, until the study ends.
-
-    A lost connection is opened again after the last event. Raise `ServiceAway` where that fails
-    for as long as the connection's patience.
-    """
-    lost_s: float | None = None
-    pause_s = PAUSE_S
-    while True:
-        headers = {} if after is None else {"last-event-id": after}
-        try:
-            with connection.reading(path, headers) as answer:
-                lost_s = None
-                for event in events_in(lines_in(answer.iter_bytes())):
-                    pause_s = PAUSE_S
-                    if event.name == END:
-                        return
-                    after = event.id or after
-                    yield event
-        except (httpx2.TransportError, ServiceAway) as error:
-            now_s = time.monotonic()
-            lost_s = now_s if lost_s is None else lost_s
-            if now_s - lost_s >= connection.patience_s:
-                raise connection.away(error) from error
-        connection.sleep(pause_s)
-        pause_s = min(MOST_PAUSE_S, pause_s * 2)
 
 
 def lines_in(pieces: Iterable[bytes]) -> Iterator[str]:
@@ -484,17 +476,6 @@ def _facts(data: str) -> dict[str, JsonValue]:
     except (ValueError, RecursionError):
         facts = None
     return facts if isinstance(facts, dict) else {"text": data}
-
-
-def _paged(connection: Connection, kind: type[Page[T]], path: str) -> Iterator[T]:
-    """Yield all items of a list, fetched page by page on demand."""
-    offset = 0
-    while True:
-        page = connection.ask(kind, path, {"limit": PAGE, "offset": offset})
-        yield from page.items
-        offset += len(page.items)
-        if not page.items or offset >= page.total:
-            return
 
 
 def _summary(trial: TrialShort) -> dict[str, object]:

@@ -90,7 +90,7 @@ def test_a_download_waits_for_a_service_that_comes_back(scripted, tmp_path):
     scripted.answers.extend([AWAY, BROKEN, (200, tag, b"text")])
 
     with scripted.client() as client:
-        study = RemoteStudy(client._connection, "one")
+        study = RemoteStudy(client, "one")
         path = study.download(0, "a.log", tmp_path / "a.log")
 
     assert (path.read_bytes(), scripted.naps) == (b"text", [0.5, 1.0])
@@ -212,4 +212,4 @@ def test_an_address_keeps_the_folder_that_a_proxy_serves_it_under():
 
 
 def events_of(client):
-    return RemoteStudy(client._connection, "a").events()
+    return RemoteStudy(client, "a").events()

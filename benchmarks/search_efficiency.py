@@ -13,21 +13,21 @@ import argparse
 import sys
 from pathlib import Path
 
-from rich.console import Console
+from recorded_landscapes import recorded_landscapes
 
 from records.errors import StudyError
 from search.strategy_bench.comparison import (
     RIVALS,
-    TABLE_WIDTH,
     Comparison,
     Report,
     compare,
-    print_reports,
+    comparison_document,
     strategies_of,
     write,
 )
 from search.strategy_bench.landscape import Landscape
 from search.strategy_bench.run import landscapes_of
+from search.views.terminal import print_document
 
 HERE = Path(__file__).parent
 MEASURED = ("builtin_cpu.json", "mpi_all_reduce.json")
@@ -62,26 +62,19 @@ def main() -> None:
         done=tell,
     )
     print(file=sys.stderr)
-    print_reports(
-        Console(width=TABLE_WIDTH),
-        found.reports,
-        trial_count=options.trials,
-        seed_count=options.seeds,
-    )
+    print_document(comparison_document(found))
     report_ratios(found)
     for path in write(found, options.out):
         print(f"written: {path}")
 
 
 def landscapes(recorded: Path) -> list[Landscape]:
-    asked = [str(HERE / "landscapes" / name) for name in MEASURED]
-    found = []
-    for words in [*asked, f"ccl:{recorded}", *GENERATED]:
-        try:
-            found.extend(landscapes_of([words]))
-        except StudyError as error:
-            print(f"left out: {error}", file=sys.stderr)
-    return found
+    found = [*landscapes_of([str(HERE / "landscapes" / name) for name in MEASURED])]
+    try:
+        found += recorded_landscapes(recorded)
+    except StudyError as error:
+        print(f"left out: {error}", file=sys.stderr)
+    return [*found, *landscapes_of(GENERATED)]
 
 
 def tell(landscape: str, strategy: str, done: int, count: int) -> None:

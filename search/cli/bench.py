@@ -325,7 +325,7 @@ def search(
         typer.Argument(
             metavar="LANDSCAPE...",
             help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
-            "[-anonymous], study:ID for a recorded study, or ccl:FOLDER for recorded searches. "
+            "[-anonymous], or study:ID for a recorded or imported study. "
             "[default: three generated ones]",
             show_default=False,
         ),
@@ -379,13 +379,13 @@ def search(
     """
     # Imported here: statistics and plotting take a second to load.
     from search.strategy_bench.comparison import (
-        TABLE_WIDTH,
         compare,
-        print_reports,
+        comparison_document,
         strategies_of,
         write,
     )
     from search.strategy_bench.run import Asking, landscapes_of
+    from search.views.terminal import print_document
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
@@ -410,8 +410,7 @@ def search(
     if as_json:
         typer.echo(to_json(found))
     else:
-        wide = Terminal(width=max(Terminal().width, TABLE_WIDTH))
-        print_reports(wide, found.reports, trial_count=trials, seed_count=seeds)
+        print_document(comparison_document(found))
         for path in written:
             typer.echo(f"written: {path}")
         if not written:

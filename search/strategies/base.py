@@ -1,8 +1,9 @@
 """What offline strategies share: the protocol, untried configurations, observations as numbers."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -30,20 +31,32 @@ class Choice:
     changes_best: bool = False
 
 
-class Chooser(Protocol):
+class Chooser(ABC):
     """Chooses configurations; a pure function of its arguments and its construction.
 
-    Its choices are feasible and untried, so no duplicate costs a launch.
+    Its choices are feasible and untried, so no duplicate costs a launch. `estimates` say what a
+    step should take.
     """
 
-    @property
-    def name(self) -> str:
-        """Name under which its policies are recorded."""
-        ...
+    name: ClassVar[str]
+    """Name under which its policies are recorded."""
+
+    def __init__(self, space: Space, estimates: Estimates = lambda _: None) -> None:
+        self.space = space
+        self.estimates = estimates
 
     def choose(self, study: Study, history: History) -> Choice | None:
         """Return the next configuration; None when every feasible one was tried."""
-        ...
+        left = untried(self.space, history)
+        return self.choice(study, history, left) if left else None
+
+    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:  # noqa: ARG002 - most strategies rank nothing
+        """Return up to `count` of the most promising configurations, best first."""
+        return ()
+
+    @abstractmethod
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
+        """Return one of the untried configurations, of which there is at least one."""
 
 
 def untried(space: Space, history: History) -> list[Config]:

@@ -1,6 +1,6 @@
 """The offline strategies by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from policies.space import Space
 from records.errors import StudyError
@@ -9,13 +9,16 @@ from search.strategies.offline import HybridChooser
 from search.strategies.simple import CoordinateChooser, GridChooser, RandomChooser, RankedChooser
 from search.strategies.tpe import TpeChooser
 
-CHOOSERS: Mapping[str, Callable[[Space, Estimates], Chooser]] = {
-    "offline": HybridChooser,
-    "ranked": RankedChooser,
-    "coordinate": lambda space, _: CoordinateChooser(space),
-    "grid": lambda space, _: GridChooser(space),
-    "random": lambda space, _: RandomChooser(space),
-    "tpe": lambda space, _: TpeChooser(space),
+CHOOSERS: Mapping[str, type[Chooser]] = {
+    kind.name: kind
+    for kind in (
+        HybridChooser,
+        RankedChooser,
+        CoordinateChooser,
+        GridChooser,
+        RandomChooser,
+        TpeChooser,
+    )
 }
 
 

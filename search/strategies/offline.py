@@ -7,7 +7,8 @@ move is one of coordinate descent, which uses no model.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import cache
 from random import Random
 
 import numpy as np
@@ -18,7 +19,7 @@ from records.trial import Config, History
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.leader import STEP_OBJECTIVES
 from search.loop.learned import learned_constraints
-from search.strategies.base import Choice, Estimates, Observations, change_words, untried
+from search.strategies.base import Choice, Chooser, Estimates, Observations, change_words, untried
 from search.strategies.cost_model import Feasibility, Forecaster, Prospects
 from search.strategies.simple import CoordinateChooser
 
@@ -36,21 +37,19 @@ MOST_CANDIDATES = 20
 SURE = 0.99
 
 
-class HybridChooser:
+class HybridChooser(Chooser):
     """Chooses by a calibrated cost model and a model of its errors."""
 
     name = "offline"
 
-    def __init__(self, space: Space, estimates: Estimates) -> None:
-        self._space = space
+    def __init__(self, space: Space, estimates: Estimates = lambda _: None) -> None:
+        super().__init__(space, cache(estimates))
         self._descent = CoordinateChooser(space)
         self._feasibility = Feasibility(space)
-        self._known_parts: dict[Config, Mapping[str, float] | None] = {}
-        self._estimates = estimates
 
-    def choose(self, study: Study, history: History) -> Choice | None:
-        """Return the most promising configuration, or None when everything was tried."""
-        return next(iter(self.candidates(study, history, 1)), None)
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
+        """Return the most promising configuration."""
+        return self._candidates(study, history, left, 1)[0]
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
         """Return up to `count` of the most promising configurations, best first.
@@ -58,14 +57,17 @@ class HybridChooser:
         They are ordered by expected improvement, lowered where a learned constraint is broken. A
         move of coordinate descent comes first, with the expectation of the model.
         """
-        left = untried(self._space, history)
-        if not left:
-            return ()
+        left = untried(self.space, history)
+        return self._candidates(study, history, left, count) if left else ()
+
+    def _candidates(
+        self, study: Study, history: History, left: list[Config], count: int
+    ) -> tuple[Choice, ...]:
         known = Observations.of(history)
         best = history.best.config if history.best is not None else None
         if best is None:
             return self._untested(known, left, count)
-        learned = learned_constraints(self._space, history, study.revoked)
+        learned = learned_constraints(self.space, history, study.revoked)
         doubtful = {c for c in left if any(each.breaks(c) is not None for each in learned)}
         pool = self._pool(study, history, best, left)
         descends = _is_descending(history)
@@ -75,7 +77,7 @@ class HybridChooser:
             pool = [move, *(config for config in pool if config != move)]
         timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
         # Estimates are of the step time only.
-        forecaster = Forecaster(self._space, self._parts if timed else None)
+        forecaster = Forecaster(self.space, self.estimates if timed else None)
         if history.pending:
             sure = np.ones(len(history.pending))
             pending = forecaster.prospects(known, history.pending, sure)
@@ -100,7 +102,7 @@ class HybridChooser:
     ) -> tuple[Choice, ...]:
         """Order by the chance to run and the estimate, while nothing is measured."""
         chances = self._feasibility.chances(known, left)
-        parts = [self._parts(config) for config in left]
+        parts = [self.estimates(config) for config in left]
         seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
         order = np.argsort(-chances / seconds, kind="stable")[:count]
         why = "nothing was measured yet: likely to run, and fast by an estimate from sizes alone"
@@ -110,16 +112,11 @@ class HybridChooser:
         self, study: Study, history: History, best: Config, left: Sequence[Config]
     ) -> Sequence[Config]:
         """Return the configurations near the best, or all if none of those is left."""
-        near = [each for each in left if self._space.distance(best, each)[0] <= NEAR_KNOBS]
+        near = [each for each in left if self.space.distance(best, each)[0] <= NEAR_KNOBS]
         pool = near or left
         if len(pool) <= POOL:
             return pool
         return Random(f"{study.random_seed}/{len(history)}").sample(pool, POOL)
-
-    def _parts(self, config: Config) -> Mapping[str, float] | None:
-        if config not in self._known_parts:
-            self._known_parts[config] = self._estimates(config)
-        return self._known_parts[config]
 
 
 def _is_descending(history: History) -> bool:

@@ -1,65 +1,46 @@
 """Strategies that need no surrogate: random, grid, ranked by the estimate, coordinate descent."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from random import Random
-from typing import ClassVar
 
 import numpy as np
 
-from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History
-from search.strategies.base import Choice, Estimates, Observations, change_words, untried
+from search.strategies.base import Choice, Chooser, Observations, change_words
 from search.strategies.cost_model import Forecaster
 from search.views.format import differing_knobs
 
 
-@dataclass(frozen=True, slots=True)
-class RandomChooser:
+class RandomChooser(Chooser):
     """Draws uniformly from the untried configurations; the same history gives the same draw."""
 
-    space: Space
-    name: ClassVar[str] = "random"
+    name = "random"
 
-    def choose(self, study: Study, history: History) -> Choice | None:
-        """Return a random untried configuration, or None when all were tried."""
-        left = untried(self.space, history)
-        if not left:
-            return None
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
+        """Return a random untried configuration."""
         draw = Random(f"{study.random_seed}/{len(history) + len(history.pending)}")
         why = f"random draw among {len(left)} untried configurations"
         return Choice(config=draw.choice(left), why=why)
 
 
-@dataclass(frozen=True, slots=True)
-class GridChooser:
+class GridChooser(Chooser):
     """Tries every configuration in the order of the space."""
 
-    space: Space
-    name: ClassVar[str] = "grid"
+    name = "grid"
 
-    def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Return the first untried configuration, or None when all were tried."""
-        left = untried(self.space, history)
-        if not left:
-            return None
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:  # noqa: ARG002 - the port
+        """Return the first untried configuration."""
         return Choice(config=left[0], why=f"the first of {len(left)} untried configurations")
 
 
-@dataclass(frozen=True, slots=True)
-class RankedChooser:
+class RankedChooser(Chooser):
     """Tries configurations in the order of the estimate, calibrated on measured trials."""
 
-    space: Space
-    estimates: Estimates
-    name: ClassVar[str] = "ranked"
+    name = "ranked"
 
-    def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Return the untried configuration with the best estimate, or None when all were tried."""
-        left = untried(self.space, history)
-        if not left:
-            return None
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:  # noqa: ARG002 - the port
+        """Return the untried configuration with the best estimate."""
         known = Observations.of(history)
         if known.measured:
             losses = Forecaster(self.space, self.estimates).expected(known, left)
@@ -70,8 +51,7 @@ class RankedChooser:
         return Choice(config=left[int(np.argmin(losses))], why=why)
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinateChooser:
+class CoordinateChooser(Chooser):
     """Moves from the best configuration to the nearest untried one.
 
     Nearest means: fewest knobs differ, then fewest neighbours that ran out of memory, then the knob
@@ -79,13 +59,11 @@ class CoordinateChooser:
     move changes two of them.
     """
 
-    space: Space
-    name: ClassVar[str] = "coordinate"
+    name = "coordinate"
 
-    def choose(self, study: Study, history: History) -> Choice | None:  # noqa: ARG002 - the port
-        """Return the next move, or None when everything was tried."""
-        left = untried(self.space, history)
-        return self.move(left, history) if left else None
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:  # noqa: ARG002 - the port
+        """Return the next move."""
+        return self.move(left, history)
 
     def move(self, left: Sequence[Config], history: History) -> Choice:
         """Return the next move among `left`, which must not be empty."""

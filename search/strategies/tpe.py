@@ -10,14 +10,14 @@ from policies.space import Knob, Space
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Config, History
-from search.strategies.base import Choice, untried
+from search.strategies.base import Choice, Chooser, Estimates
 
 STARTUP: Final = 5
 """Trials before the estimator is used; all but the first are random."""
 INSTALL: Final = "strategy 'tpe' needs Optuna; install it with: pip install 'cclsearch[optuna]'"
 
 
-class TpeChooser:
+class TpeChooser(Chooser):
     """Asks Optuna, with all trials added anew each turn: the same history, the same answer.
 
     A failed launch counts as worse than every measured one. Where the suggestion breaks a
@@ -27,30 +27,27 @@ class TpeChooser:
 
     name = "tpe"
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, estimates: Estimates = lambda _: None) -> None:
         if find_spec("optuna") is None:
             raise StudyError(INSTALL)
-        self._space = space
+        super().__init__(space, estimates)
         # Places in a sorted list of choices are ordered for Optuna where the choices are numbers.
         self._choices = {
             knob.name: tuple(sorted(knob.choices)) if _is_ordered(knob) else knob.choices
             for knob in space.knobs
         }
 
-    def choose(self, study: Study, history: History) -> Choice | None:
-        """Return Optuna's suggestion, or the nearest untried one; None when all were tried."""
-        left = untried(self._space, history)
-        if not left:
-            return None
+    def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
+        """Return Optuna's suggestion, or the nearest untried one."""
         draw = Random(f"{study.random_seed}/{len(history)}")
-        tried_count = len(self._space.feasible) - len(left)
+        tried_count = len(self.space.feasible) - len(left)
         if tried_count < STARTUP or not history.measured:
             why = f"random draw: the estimator begins after {STARTUP} trials"
             return Choice(config=draw.choice(left), why=why)
         suggested = self._suggestion(history, draw.getrandbits(32))
         draw.shuffle(left)  # among equally near ones
-        nearest = min(left, key=lambda config: self._space.distance(suggested, config))
-        if nearest == self._space.check(suggested.values):
+        nearest = min(left, key=lambda config: self.space.distance(suggested, config))
+        if nearest == self.space.check(suggested.values):
             return Choice(config=nearest, why="suggested by the Parzen estimator")
         return Choice(config=nearest, why="the nearest to what the Parzen estimator suggested")
 
@@ -67,7 +64,7 @@ class TpeChooser:
             knob.name: IntDistribution(0, len(knob.choices) - 1)
             if _is_ordered(knob)
             else CategoricalDistribution(range(len(knob.choices)))
-            for knob in self._space.knobs
+            for knob in self.space.knobs
         }
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with warnings.catch_warnings():

@@ -14,10 +14,6 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 from scipy import stats
 
 from records.codec import to_json
@@ -27,6 +23,15 @@ from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Asking, Done, Run, Start, Terms, run_all
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
+from search.views.document import (
+    Document,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    TableRow,
+    number,
+)
 from search.views.svg import ChartAxis, standalone
 
 MARKS: Final = (5, 10, 15, 30)
@@ -240,22 +245,32 @@ def paired(against: str, own: Counts, others: Counts) -> Paired:
     )
 
 
-TABLE_WIDTH = 104
-"""In less, cells are cut."""
 BY_MARKS = f"% by {'/'.join(str(mark) for mark in MARKS)}"
+HEADINGS: Final = (
+    "strategy", "trials", "quartiles", "hits", BY_MARKS, "expected", "launches", "failed", "s each",
+)  # fmt: skip
+LEGEND: Final = (
+    ("trials", "median number until who leads is within reach; after >, not in that many"),
+    ("expected", "trials to a hit where a search that misses begins again"),
+    ("launches, failed", "mean up to the hit, launches with those of races"),
+    ("s each", "one proposal"),
+)
 
 
-def print_reports(
-    console: Console, reports: Sequence[Report], *, trial_count: int, seed_count: int
-) -> None:
-    """Print a table for each landscape, one row a strategy."""
-    for report in reports:
-        console.print(Text(head(report)), soft_wrap=True)
-        console.print(_table(report, trial_count, seed_count))
-        for line in pair_lines(report):
-            console.print(Text(line), soft_wrap=True)
-        console.print()
-    console.print(Text(_legend(trial_count)), soft_wrap=True)
+def comparison_document(found: "Comparison") -> Document:
+    """Return a table for each landscape, one row a strategy, and what differs seed by seed."""
+    sections = [
+        Section(
+            name=report.landscape,
+            heading=head(report),
+            lead="",
+            blocks=(_table(report, found), *(Paragraph(text=line) for line in pair_lines(report))),
+        )
+        for report in found.reports
+    ]
+    legend = Section(name="legend", heading="Columns", lead="", blocks=(Facts(lines=LEGEND),))
+    title = f"Trials until within {found.reach:.0%} of the best, {found.seed_count} searches each"
+    return Document(title=title, lead="", sections=(*sections, legend))
 
 
 def head(report: Report) -> str:
@@ -273,52 +288,31 @@ def pair_lines(report: Report) -> Iterator[str]:
         for pair in summary.paired:
             p_value = "no pair differs" if pair.p_value is None else f"p = {pair.p_value:.2g}"
             yield (
-                f"  {summary.strategy} against {pair.against}: {pair.mean:+.1f} trials "
+                f"{summary.strategy} against {pair.against}: {pair.mean:+.1f} trials "
                 f"[{pair.low:+.1f}, {pair.high:+.1f}], {p_value}"
             )
 
 
-def trials_words(value: float | None, trial_count: int) -> str:
-    """A number of trials; a miss is more than there were."""
-    return f">{trial_count}" if value is None else f"{value:g}"
+def _table(report: Report, found: "Comparison") -> Table:
+    def words(trials: float | None) -> str:
+        """A number of trials; a miss is more than there were."""
+        return f">{found.trial_count}" if trials is None else f"{trials:g}"
 
-
-def _table(report: Report, trial_count: int, seed_count: int) -> Table:
-    rows = [_row(summary, trial_count, seed_count) for summary in report.summaries]
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(name, justify="left" if name == "strategy" else "right", no_wrap=True)
-    for row in rows:
-        table.add_row(*row.values())
-    return table
-
-
-def _row(summary: Summary, trial_count: int, seed_count: int) -> dict[str, str]:
-    """Cells of a strategy by the headings of their columns."""
-    needed, trials = summary.running_time, summary.trials
-    low, median, high = (
-        trials_words(each, trial_count) for each in (trials.low, trials.median, trials.high)
-    )
-    return {
-        "strategy": summary.strategy,
-        "trials": median,
-        "quartiles": f"{low}-{high}",
-        "hits": f"{summary.hit_count}/{seed_count}",
-        BY_MARKS: "/".join(f"{100 * summary.success[mark]:.0f}" for mark in MARKS),
-        "expected": "never" if needed is None else f"{needed:.1f}",
-        "launches": f"{summary.launches:.1f}",
-        "failed": f"{summary.failures:.1f}",
-        "s each": f"{summary.thinking_s:.2f}",
-    }
-
-
-def _legend(trial_count: int) -> str:
-    return (
-        "trials: median number until who leads is within reach; "
-        f">{trial_count}: not in {trial_count}.\n"
-        "expected: trials to a hit where a search that misses begins again.\n"
-        "launches, failed: mean up to the hit, launches with those of races. s each: one proposal."
-    )
+    rows = [
+        TableRow.of(
+            each.strategy,
+            number(each.trials.median, words(each.trials.median)),
+            number(each.trials.low, f"{words(each.trials.low)}-{words(each.trials.high)}"),
+            number(each.hit_count, f"{each.hit_count}/{found.seed_count}"),
+            number(None, "/".join(f"{100 * each.success[mark]:.0f}" for mark in MARKS)),
+            number(each.running_time, f"{each.running_time:.1f}" if each.running_time else "never"),
+            number(each.launches, f"{each.launches:.1f}"),
+            number(each.failures, f"{each.failures:.1f}"),
+            number(each.thinking_s, f"{each.thinking_s:.2f}"),
+        )
+        for each in report.summaries
+    ]
+    return Table(about="", headings=HEADINGS, rows=tuple(rows))
 
 
 LEAST_PERCENT: Final = 0.1

@@ -142,6 +142,13 @@ class RecordedSpace(Space):
         """Every configuration with an entry, in knob order."""
         return tuple(sorted(self.recorded, key=self._place))
 
+    def check(self, candidate: Mapping[str, object]) -> Config | tuple[str, ...]:
+        """Return the configuration of these values, or why it is not feasible."""
+        found = super().check(candidate)
+        if isinstance(found, Config) and self.recorded and found not in self.recorded:
+            return (f"{found} cannot be launched here; choose one that is feasible",)
+        return found
+
 
 class Ground:
     """Answers launches from a landscape; raises `StudyError` where that contradicts itself.
@@ -165,8 +172,6 @@ class Ground:
             raise StudyError(f"landscape {self.name}: an entry is there twice")
         self.space.recorded = frozenset(self._entries)
         self.seed = self._config("seed", landscape.seed)
-        if self.seed not in self._entries:
-            raise StudyError(f"landscape {self.name}: the seed {self.seed} has no entry")
 
     @cached_property
     def truths(self) -> Mapping[Config, float]:

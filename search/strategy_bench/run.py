@@ -15,8 +15,6 @@ from random import Random
 from time import perf_counter
 from typing import Final, Literal, TypeAlias
 
-from evaluator.objective import scoring_of
-from policies.space import Space
 from records.errors import CclsearchError, StudyError
 from records.study import Llm, Study
 from records.trial import (
@@ -33,11 +31,9 @@ from records.trial import (
 from search import settings
 from search.compose import MODEL_TURNS
 from search.llm.client import LlmClient, Transport
-from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.llm.transcripts import TranscriptFolder
-from search.loop.trial import PolicyPrecheck
-from search.strategies.base import Choice, Chooser
+from search.strategies.base import Choice
 from search.strategies.catalog import chooser_named
 from search.strategies.offline import HybridChooser
 from search.strategy_bench.landscape import (
@@ -47,8 +43,8 @@ from search.strategy_bench.landscape import (
     generate_landscape,
     read_landscape,
 )
-from search.strategy_bench.recorded import recorded_landscapes, study_landscape
-from search.study.spaces import decide_config
+from search.strategy_bench.recorded import study_landscape
+from search.study.spaces import prepare
 
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""
@@ -56,6 +52,8 @@ FINALISTS, FINAL_SAMPLES = 4, 4
 """Configurations that a search repeats before it announces the best, and launches of each."""
 FIRST_FINAL = 1_000_000
 """Launches of finals are numbered from here: they do not count as the search's."""
+Choose: TypeAlias = Callable[[Study, History], Choice | None]
+"""Returns the next configuration of a search; None when everything was tried."""
 WHEN = "2026-01-01T00:00:00.000+00:00"
 
 
@@ -145,7 +143,12 @@ class _Search:
 
 
 def search(
-    ground: Ground, chooser: Chooser, seed: int, trial_count: int, start: Config | None = None
+    ground: Ground,
+    strategy: str,
+    choose: Choose,
+    seed: int,
+    trial_count: int,
+    start: Config | None = None,
 ) -> Run:
     """Search from `start`, else the landscape's seed, until all or `trial_count` are tried."""
     study = replace(
@@ -156,14 +159,14 @@ def search(
     thinking_s = 0.0
     while len(steps) < trial_count:
         began = perf_counter()
-        choice = chooser.choose(study, state.history)
+        choice = choose(study, state.history)
         thinking_s += perf_counter() - began
         if choice is None:
             break
         if choice.config in state.launches or choice.config not in ground.space.recorded:
-            raise ValueError(f"{chooser.name} chose {choice.config}, which it may not")
+            raise ValueError(f"{strategy} chose {choice.config}, which it may not")
         steps.append(state.try_out(choice.config))
-    return Run(strategy=chooser.name, seed=seed, steps=tuple(steps), thinking_s=thinking_s)
+    return Run(strategy=strategy, seed=seed, steps=tuple(steps), thinking_s=thinking_s)
 
 
 def trial(ground: Ground, ordinal: int, config: Config, outcome: float | Failed) -> Trial:
@@ -217,7 +220,6 @@ def _measured(ground: Ground, value: float) -> Measured:
     )
 
 
-RECORDED: Final = "ccl:"
 STORED: Final = "study:"
 
 
@@ -228,10 +230,10 @@ def landscapes_of(
 ) -> tuple[Landscape, ...]:
     """The landscapes of these names; raises `StudyError` for one that is missing or named twice.
 
-    `generated:NAME` is drawn, `study:ID` is a study of the store, `ccl:FOLDER` reads recorded
-    searches, anything else is a file. `report` receives what is left out.
+    `generated:NAME` is drawn, `study:ID` is a study of the store, anything else is a file.
+    `report` receives what is left out.
     """
-    found = [each for words in asked for each in _landscapes(words, store, report)]
+    found = [_landscape(words, store, report) for words in asked]
     names = [each.name for each in found]
     for name in names:
         if names.count(name) > 1:
@@ -239,20 +241,14 @@ def landscapes_of(
     return tuple(found)
 
 
-def _landscapes(
-    words: str, store: Path | None, report: Callable[[str], None]
-) -> tuple[Landscape, ...]:
+def _landscape(words: str, store: Path | None, report: Callable[[str], None]) -> Landscape:
     if words.startswith(STORED):
         with settings.open_store(store) as records:
             found = study_landscape(records.find(words.removeprefix(STORED)), records)
         if found.words is not None:
             report(found.words)
-        return (found.landscape,)
-    if words.startswith(PREFIX):
-        return (generate_landscape(words),)
-    if words.startswith(RECORDED):
-        return recorded_landscapes(Path(words.removeprefix(RECORDED)))
-    return (read_landscape(Path(words)),)
+        return found.landscape
+    return generate_landscape(words) if words.startswith(PREFIX) else read_landscape(Path(words))
 
 
 PLACEHOLDER_KEY = "no-key"
@@ -266,18 +262,27 @@ class Asking:
     transcripts: Path
     llm: Llm = field(default_factory=Llm)
 
-    def chooser(self, strategy: str, ground: Ground) -> "ModelChooser":
-        """The strategy of this name on a landscape."""
+    def choose(self, strategy: str, ground: Ground) -> Choose:
+        """Return what the strategy of this name chooses on a landscape."""
         reached, live = self._reached()
+        prepared = prepare(ground.study, ground.space)
         proposer = LlmProposer(
             LlmClient(reached, TranscriptFolder(self.transcripts, live)),
-            ground.space,
-            PromptWriter(ground.space, scoring_of(ground.study)),
+            prepared,
             HybridChooser(ground.space, ground.estimate),
-            _Judge(ground.study, ground.space),
             turns=MODEL_TURNS[strategy],
         )
-        return ModelChooser(strategy, proposer, ground)
+
+        def choose(study: Study, history: History) -> Choice | None:
+            proposal = proposer.propose(study, history)
+            if proposal is None:
+                return None
+            config = prepared.decide(proposal.policy)
+            if isinstance(config, Failed):
+                raise CclsearchError(f"a policy that was judged sound is not: {config}")
+            return Choice(config=config, why=proposal.policy.rationale)
+
+        return choose
 
     def _reached(self) -> tuple[settings.LlmSettings, Transport | None]:
         if not settings.has_key():
@@ -288,40 +293,6 @@ class Asking:
 
         reached = settings.llm_settings(self.llm)
         return reached, AnthropicTransport(reached)
-
-
-class ModelChooser:
-    """A proposer as a chooser: the configuration that its policy decides, in the sandbox."""
-
-    def __init__(self, name: str, proposer: LlmProposer, ground: Ground) -> None:
-        self.name = name
-        self._proposer = proposer
-        self._ground = ground
-
-    def choose(self, study: Study, history: History) -> Choice | None:
-        """Give what the next policy decides; None when everything was tried."""
-        proposal = self._proposer.propose(study, history)
-        if proposal is None:
-            return None
-        config = decide_config(proposal.policy, study, self._ground.space)
-        if isinstance(config, Failed):
-            raise CclsearchError(f"a policy that was judged sound is not: {config}")
-        return Choice(config=config, why=proposal.policy.rationale)
-
-
-class _Judge(PolicyPrecheck):
-    """What was never measured is not feasible on a landscape."""
-
-    def __init__(self, study: Study, space: Space) -> None:
-        super().__init__(study, space)
-        self._recorded = frozenset(space.feasible)
-
-    def __call__(self, policy: Policy, history: History) -> Config | str:
-        """Give the configuration that could be launched, or why there is none."""
-        judged = super().__call__(policy, history)
-        if isinstance(judged, Config) and judged not in self._recorded:
-            return f"{judged} cannot be launched here; choose one that is feasible"
-        return judged
 
 
 SEEDS_A_TASK = 5
@@ -391,13 +362,13 @@ def _ended(
 def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
     """One run of a strategy on a landscape from each seed."""
     ground = Ground(landscape)
-    chooser = (
-        terms.asking.chooser(strategy, ground)
+    choose = (
+        terms.asking.choose(strategy, ground)
         if terms.asking is not None and strategy in MODEL_TURNS
-        else chooser_named(strategy, ground.space, ground.estimate)
+        else chooser_named(strategy, ground.space, ground.estimate).choose
     )
     return tuple(
-        search(ground, chooser, seed, terms.trial_count, _start(ground, seed, terms.start))
+        search(ground, strategy, choose, seed, terms.trial_count, _start(ground, seed, terms.start))
         for seed in terms.seeds
     )
 

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from search.strategy_bench.landscape import Ground, read_landscape
+
 
 @pytest.fixture
 def document():
@@ -52,3 +54,8 @@ def landscape_file(tmp_path):
         return path
 
     return write
+
+
+@pytest.fixture
+def ground(document, landscape_file):
+    return Ground(read_landscape(landscape_file(document)))

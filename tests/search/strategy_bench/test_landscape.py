@@ -1,15 +1,20 @@
-"""Landscape files: what is read comes back, and what is wrong is told in one line."""
+"""Landscapes that are read, drawn, renamed, recorded: what comes back, and what is wrong."""
 
+import importlib
 import json
+import math
+from pathlib import Path
 
 import pytest
 
 from records.codec import to_json
 from records.errors import StudyError
 from records.trial import Config, Failed, FailureKind
-from search.strategy_bench.landscape import Ground, read_landscape
+from search.strategy_bench.landscape import Ground, generate_landscape, read_landscape
 from search.strategy_bench.run import landscapes_of
 
+SHARED = Path(__file__).parents[4] / "shared" / "data"
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 TP2 = Config({"tp": 2, "overlap": True})
 TP4 = Config({"tp": 4, "overlap": True})
 
@@ -65,7 +70,7 @@ def test_a_file_that_is_no_landscape_is_refused(tmp_path, text):
         (lambda d: d["entries"][0]["config"].update(tp=3), "knob tp is 3"),
         (lambda d: d["entries"][0]["config"].update(tp=8, overlap=True), "ranks"),
         (lambda d: d["entries"][0]["config"].update(overlap=True), "should be written tp=1"),
-        (lambda d: d.update(seed={"tp": 4, "overlap": False}), "has no entry"),
+        (lambda d: d.update(seed={"tp": 4, "overlap": False}), "cannot be launched here"),
         (lambda d: d["space"]["constraints"][0].update(expression="rank <= 4"), "rank"),
     ],
 )
@@ -76,8 +81,7 @@ def test_a_landscape_that_contradicts_itself_is_refused(document, landscape_file
         Ground(landscape)
 
 
-def test_only_what_has_an_entry_is_feasible(document, landscape_file):
-    ground = Ground(read_landscape(landscape_file(document)))
+def test_only_what_has_an_entry_is_feasible(ground):
     assert [str(config) for config in ground.space.feasible] == [
         "tp=1",
         "overlap=True tp=2",
@@ -98,8 +102,7 @@ def test_where_more_is_better_the_largest_is_the_best(document, landscape_file):
     assert ground.cost(3.0) < ground.cost(2.0)
 
 
-def test_a_launch_draws_a_recorded_sample_and_the_same_one_for_everybody(document, landscape_file):
-    ground = Ground(read_landscape(landscape_file(document)))
+def test_a_launch_draws_a_recorded_sample_and_the_same_one_for_everybody(ground):
     drawn = [ground.launch(ground.seed, number, seed=3) for number in range(20)]
     assert set(drawn) == {2.0, 2.2, 1.9}
     again = Ground(ground.landscape)
@@ -128,3 +131,64 @@ def test_the_documented_example_is_a_landscape(landscape_file, request):
     example = page.read_text(encoding="utf-8").split("```json\n")[1].split("```")[0]
     ground = Ground(read_landscape(landscape_file(json.loads(example))))
     assert len(ground.space.feasible) == 3
+
+
+def test_a_generated_landscape_is_the_same_again_and_another_seed_is_not():
+    assert generate_landscape("generated:small-3") == generate_landscape("generated:small-3")
+    assert generate_landscape("generated:small-3") != generate_landscape("generated:small-4")
+
+
+@pytest.mark.parametrize(("name", "least", "most"), [("small-5", 120, 200), ("5", 450, 700)])
+def test_a_generated_landscape_has_a_memory_cliff_and_all_ranks_at_work(name, least, most):
+    landscape = generate_landscape(f"generated:{name}")
+    ground = Ground(landscape)
+    faults = [entry.failure for entry in landscape.entries if entry.failure]
+    assert least <= len(landscape.entries) <= most
+    assert 0.1 < len(faults) / len(landscape.entries) < 0.5
+    assert {fault.kind for fault in faults} == {FailureKind.OUT_OF_MEMORY}
+    assert 0 < len(ground.targets(0.05)) < 0.1 * len(landscape.entries)
+    degrees = ("tp", "pp", "dp_shard", "dp_replicate")
+    ranks = {math.prod(entry.config.get(d, 1) for d in degrees) for entry in landscape.entries}
+    assert ranks == {landscape.environment.world_size}
+
+
+def test_without_names_the_landscape_is_the_same_but_says_nothing():
+    named, bare = (
+        generate_landscape("generated:medium-5"),
+        generate_landscape("generated:5-anonymous"),
+    )
+    assert [entry.samples for entry in bare.entries] == [entry.samples for entry in named.entries]
+    words = str([bare.space, bare.seed, bare.entries])
+    assert not any(word in words for word in ("tp", "micro", "selective", "1f1b", "GiB", "compute"))
+    assert len(Ground(bare).space.feasible) == len(named.entries)
+
+
+@pytest.mark.parametrize("name", ["generated:", "generated:huge-1", "generated:-1", "generated:x"])
+def test_a_name_that_generates_nothing_is_refused(name):
+    with pytest.raises(StudyError, match="is not a generated landscape; write generated:SEED"):
+        landscapes_of([name])
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="the recorded searches are not here")
+def test_the_recorded_searches_give_landscapes_of_what_was_really_launched(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    recorded = importlib.import_module("recorded_landscapes").recorded_landscapes(SHARED)
+    found = {each.name: Ground(each) for each in recorded}
+    sizes = {name: (len(g.space.feasible), len(g.truths)) for name, g in found.items()}
+    assert sizes == {
+        "ccl-megatron-llama-8b": (22, 17),
+        "ccl-megatron-deepseek-v2-lite": (40, 14),
+        "ccl-torchtitan-llama-8b": (13, 13),
+        "astra-sim-llama-8b-32x1024": (19, 16),
+        "astra-sim-llama-8b-16x512": (18, 17),
+    }
+    llama = found["ccl-megatron-llama-8b"]
+    assert llama.best == 7979.75  # tokens per second: the shortest step did a quarter of the work
+    assert all("activation_checkpointing" not in config for config in llama.space.feasible)
+    assert found["ccl-torchtitan-llama-8b"].best == 1.499781809
+
+
+@pytest.mark.parametrize("name", ["builtin_cpu", "mpi_all_reduce"])
+def test_the_measured_landscapes_are_complete(name):
+    ground = Ground(read_landscape(BENCHMARKS / "landscapes" / f"{name}.json"))
+    assert len(ground.space.feasible) == len(ground.landscape.entries) >= 40

@@ -1,5 +1,6 @@
-"""Searches over landscapes: the same terms for every strategy."""
+"""Searches over landscapes: the same terms for every strategy, also for those that ask a model."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from records.trial import Config, Failed
 from search.strategies.base import Choice
 from search.strategies.catalog import CHOOSERS
-from search.strategy_bench.landscape import Entry, Ground, generate_landscape, read_landscape
+from search.strategy_bench.landscape import Entry, Ground, generate_landscape
 from search.strategy_bench.run import Terms, run_all, run_searches, search
+from tests.support.search import ScriptedMessagesServer, submission
 
 FEW = Terms(seeds=(0, 1), trial_count=8)
 TP1 = Config({"tp": 1})
@@ -33,11 +35,6 @@ class Listed:
         return Choice(config=self._configs[done], why="") if done < len(self._configs) else None
 
 
-@pytest.fixture
-def ground(document, landscape_file):
-    return Ground(read_landscape(landscape_file(document)))
-
-
 @pytest.fixture(scope="module")
 def small():
     return generate_landscape("generated:small-5")
@@ -55,17 +52,17 @@ def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(str
 
 def test_a_strategy_that_repeats_a_launch_is_caught(ground):
     with pytest.raises(ValueError, match="listed chose tp=1, which it may not"):
-        search(ground, Listed(TP1), 0, 5)
+        search(ground, "listed", Listed(TP1).choose, 0, 5)
 
 
 def test_a_search_ends_when_its_strategy_has_nothing_left(ground):
-    run = search(ground, Listed(TP2, TP4), 0, 40)
+    run = search(ground, "listed", Listed(TP2, TP4).choose, 0, 40)
     assert [step.config for step in run.steps] == [TP1, TP2, TP4]
 
 
 def test_a_challenger_that_looks_better_is_raced_and_both_get_two_more_launches(ground):
     chooser = Listed(TP2, TP2_PLAIN, TP4)
-    run = search(ground, chooser, 0, 40)
+    run = search(ground, "listed", chooser.choose, 0, 40)
     assert [step.launch_count for step in run.steps] == [1, 6, 7, 12]
     assert [step.failed for step in run.steps] == [False, False, True, False]
     last = chooser.seen[-1]
@@ -82,7 +79,7 @@ def test_who_was_lucky_once_does_not_lead_after_the_race(ground):
     unfair = Ground(replace(ground.landscape, entries=entries))
     # Of the seeds that draw the lucky sample first, each draws slow ones when it is raced.
     lucky = [n for n in range(40) if unfair.launch(TP4, 0, n) == 0.9]
-    steps = [search(unfair, Listed(TP4), n, 40).steps[-1] for n in lucky]
+    steps = [search(unfair, "listed", Listed(TP4).choose, n, 40).steps[-1] for n in lucky]
     assert lucky
     assert {step.excess for step in steps} == {0.0}
     assert {step.launch_count for step in steps} == {6}
@@ -90,7 +87,7 @@ def test_who_was_lucky_once_does_not_lead_after_the_race(ground):
 
 def test_nothing_leads_while_everything_failed(ground):
     landscape = replace(ground.landscape, seed=TP2_PLAIN.values)
-    steps = search(Ground(landscape), Listed(TP4), 0, 40).steps
+    steps = search(Ground(landscape), "listed", Listed(TP4).choose, 0, 40).steps
     assert [step.excess for step in steps] == [None, 0.0]
 
 
@@ -119,3 +116,72 @@ def test_runs_come_by_landscape_and_strategy_in_the_order_of_seeds(ground):
     assert told[-1][2:] == (4, 4)
     here = run_searches(ground.landscape, "random", terms)
     assert [run.steps for run in runs["tiny"]["random"]] == [run.steps for run in here]
+
+
+POLICY = "def generate_config(workload, environment):\n    return {}\n"
+ANSWERS = (
+    {"tp": 8, "overlap": True},  # more than there are ranks
+    {"tp": 4, "overlap": False},  # never measured
+    {"tp": 1},  # tried
+    {"tp": 4, "overlap": True},
+    {"tp": 2, "overlap": True},
+)
+
+
+def answering():
+    """A model that is wrong three times before it is right."""
+    answers = iter(ANSWERS)
+    return lambda _: submission(POLICY.format(next(answers)))
+
+
+@pytest.fixture
+def compare(document, landscape_file, tmp_path, cclsearch):
+    path = landscape_file(document)
+
+    def run(strategies="llm"):
+        return cclsearch(
+            "bench", "search", path, "--strategies", strategies,
+            "--transcripts", tmp_path / "kept", "--seeds", 1, "--trials", 3, "--json",
+        )  # fmt: skip
+
+    return run
+
+
+def without_seconds(text):
+    document = json.loads(text)
+    for report in document["reports"]:
+        for summary in report["summaries"]:
+            summary.pop("thinking_s")
+    return document
+
+
+def test_what_a_model_answered_once_is_the_same_run_again_without_it(
+    compare, tmp_path, monkeypatch
+):
+    with ScriptedMessagesServer(answering()) as server:
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-key-0123456789")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", server.url)
+        live = compare()
+    monkeypatch.delenv("ANTHROPIC_API_KEY")
+
+    again = compare()
+
+    assert (live.code, again.code) == (0, 0)
+    assert without_seconds(again.out) == without_seconds(live.out)
+    assert len(server.requests) == len(ANSWERS) == len(list((tmp_path / "kept").glob("*.json")))
+    kept = " ".join(path.read_text() for path in (tmp_path / "kept").iterdir())
+    assert "sk-test-key" not in kept
+
+
+def test_without_key_and_transcript_it_says_that_the_request_is_not_recorded(compare):
+    ended = compare("hybrid")
+
+    assert ended.code == 1
+    assert "a request to the model is not recorded" in ended.err
+
+
+def test_strategies_that_ask_a_model_are_refused_without_a_folder(cclsearch):
+    ended = cclsearch("bench", "search", "generated:small-1", "--strategies", "hybrid")
+
+    assert ended.code == 2
+    assert "give --transcripts FOLDER" in ended.err

@@ -30,7 +30,6 @@ from records.study import Study
 from records.trial import Config, Policy
 from search import settings
 from search.llm.client import Allowance
-from search.llm.prompt import PromptWriter
 from search.loop.batch import Capacity
 from search.loop.budget import with_price, without_patience
 from search.loop.loop import Search
@@ -38,11 +37,8 @@ from search.loop.ports import (
     Evaluator,
     Observer,
     Proposer,
-    ScrubbedEvaluator,
-    ScrubbedProposer,
-    scrubbed_policy,
 )
-from search.loop.trial import ContextEvaluator, Fits, Phases, PolicyPrecheck, TrialRunner
+from search.loop.trial import ContextEvaluator, Fits, Phases, TrialRunner
 from search.strategies.catalog import CHOOSERS, chooser_named
 from search.strategies.proposers import (
     FrontProposer,
@@ -50,7 +46,7 @@ from search.strategies.proposers import (
     ReplayProposer,
     policies_again,
 )
-from search.study.spaces import PreparedStudy, estimate, parts, prepare, space_of, study_in
+from search.study.spaces import PreparedStudy, estimate, parts
 from search.transfer.trust import is_foreign, require_trust
 
 if TYPE_CHECKING:
@@ -78,7 +74,22 @@ class Backend:
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     scrubber: Scrubber | None = None
-    """Removes secrets from proposals; None where all of them were recorded before."""
+    """Removes secrets from all that is recorded; None where it was recorded before."""
+
+    def runner(
+        self, study_id: str, prepared: PreparedStudy, store: Store, observer: Observer
+    ) -> TrialRunner:
+        """Return what runs the trials of a study with this backend."""
+        return TrialRunner(
+            study_id=study_id,
+            prepared=prepared,
+            store=store,
+            observer=observer,
+            evaluator=self.evaluator,
+            fits=self.fits,
+            sleep=self.sleep,
+            scrubber=self.scrubber,
+        )
 
 
 def new_study_id() -> str:
@@ -99,12 +110,12 @@ def resolve_strategy(strategy: str) -> tuple[str, str]:
 
 
 @contextmanager
-def open_search(study_id: str, study: Study, store: Store, observer: Observer) -> Iterator[Search]:
+def open_search(
+    study_id: str, prepared: PreparedStudy, store: Store, observer: Observer
+) -> Iterator[Search]:
     """Open a search that is ready to run; raise before anything is launched."""
-    require_trust(study, store)
-    prepared = prepare(study)
+    study, own = prepared.study, prepared.contexts[0].space
     check_environment(prepared)
-    own = space_of(replace(study, contexts=())) if study.contexts else prepared.space
     require_feasible(own)
     if study.strategy in CHOOSERS:
         require_feasible(prepared.space)
@@ -135,9 +146,8 @@ def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:
 
 def check_environment(prepared: PreparedStudy) -> None:
     """Raise `StudyError` or `EnvironmentFault` where this machine cannot launch the study."""
-    study = prepared.study
-    for inside in (study, *(study_in(study, context) for context in study.contexts)):
-        prepared.recipe.check(inside)
+    for context in prepared.contexts:
+        prepared.recipe.check(context.study)
 
 
 def require_feasible(space: Space) -> None:
@@ -186,9 +196,9 @@ def local_backend(
         opened.callback(evaluator.close)
         evaluator.prepare(job, max(1, min(study.parallel, slots.count)))
         yield Backend(
-            evaluator=ScrubbedEvaluator(ContextEvaluator(evaluator), scrubber),
+            evaluator=ContextEvaluator(evaluator),
             model=_live_model,
-            seed=scrubbed_policy(seed, scrubber),
+            seed=seed,
             scrubber=scrubber,
             again=again,
             capacity=Capacity(
@@ -208,19 +218,9 @@ def compose_search(
 ) -> Iterator[Search]:
     """Open a search that is ready to run with this backend."""
     study = without_patience(prepared.study, prepared.space)
-    runner = TrialRunner(
-        study_id=study_id,
-        prepared=replace(prepared, study=study),
-        store=store,
-        observer=observer,
-        evaluator=backend.evaluator,
-        fits=backend.fits,
-        sleep=backend.sleep,
-    )
+    runner = backend.runner(study_id, replace(prepared, study=study), store, observer)
     with ExitStack() as opened:
         proposer = _proposer(runner, backend, opened)
-        if backend.scrubber is not None:
-            proposer = ScrubbedProposer(proposer, backend.scrubber)
         if prepared.scoring.more:
             proposer = FrontProposer(proposer, prepared.scoring)
         yield Search(
@@ -252,10 +252,8 @@ def _proposer(runner: TrialRunner, backend: Backend, opened: ExitStack) -> Propo
     opened.callback(client.close)
     return LlmProposer(
         client,
-        space,
-        PromptWriter(space, runner.prepared.scoring),
+        runner.prepared,
         chooser_named("offline", space, estimates),
-        PolicyPrecheck(study, space),
         turns=MODEL_TURNS[study.strategy],
         allowance=Allowance(study.budget, llm.model, llm.price, turns),
         notice=notice,

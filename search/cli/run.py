@@ -358,11 +358,12 @@ def _searched(
 ) -> StudyResult:
     """Run a search, which is recorded as a new study unless it has a history."""
     from search.compose import open_search
+    from search.study.spaces import prepare
 
     with (
         face(as_json, history or History()) as observer,
         Stop(f"cclsearch resume {study_id}{store_flag(records.root)}") as stop,
-        open_search(study_id, study, records, observer) as search,
+        open_search(study_id, prepare(study), records, observer) as search,
     ):
         if history is None:
             records.create(study_id, study, installed_version())

@@ -3,11 +3,10 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from records.codec import from_json
 from records.errors import CodecError, StudyError
@@ -181,8 +180,7 @@ def _typical(input_tokens: int) -> TokenUsage:
 
 logger = logging.getLogger(__name__)
 
-Check: TypeAlias = Callable[[Draft], str | None]
-"""Returns what is wrong with a draft, or None if it can be launched."""
+T = TypeVar("T")
 
 
 class Transport(Protocol):
@@ -201,25 +199,6 @@ class Transport(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """A policy that the model submitted and the check accepted."""
-
-    draft: Draft
-    exchange: LlmExchange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoSubmission:
-    """No policy in this turn, because of the last problem."""
-
-    problem: Problem
-    exchange: LlmExchange
-
-
-TurnResult: TypeAlias = Submission | NoSubmission
-
-
 class LlmClient:
     """A model that writes policies, submitted with a tool.
 
@@ -234,32 +213,31 @@ class LlmClient:
     def ask(
         self,
         prompt: Prompt,
-        check: Check,
+        check: Callable[[Draft], T | Problem],
         *,
         shorter: Callable[[], Prompt] | None = None,
         allowance: Allowance | None = None,
-    ) -> TurnResult:
-        """Return the model's policy, or why there is none; errors go back to it as feedback.
+    ) -> tuple[T | Problem, LlmExchange]:
+        """Return what `check` makes of the model's policy, or why there is none.
 
-        `shorter` returns another prompt where the first is too long. A request that the allowance
-        refuses is not sent, so the exchange may be empty.
+        What it objects to goes back to the model as feedback. `shorter` returns another prompt
+        where the first is too long. A request that the allowance refuses is not sent, so the
+        exchange may be empty.
         """
         talk = Conversation(prompt, self._settings)
         while True:
             reply = self._reply(talk, allowance)
             draft = reply if isinstance(reply, Problem) else draft_of(reply)
-            if isinstance(draft, Draft):
-                violation = check(draft)
-                if violation is None:
-                    return Submission(draft=draft, exchange=_ended(talk, SUBMITTED))
-                draft = Problem(words=violation, action=RetryAction.REPLY)
-            if draft.action is RetryAction.PROMPT and shorter is not None:
+            found = draft if isinstance(draft, Problem) else check(draft)
+            if not isinstance(found, Problem):
+                return found, _ended(talk, SUBMITTED)
+            if found.action is RetryAction.PROMPT and shorter is not None:
                 talk.restart(shorter())
                 shorter = None
-            elif not (isinstance(reply, Reply) and talk.add_feedback(draft, reply.content or ())):
-                if draft.action is RetryAction.LONGER_REPLY:
-                    draft = cut_for_good(talk.max_tokens)
-                return NoSubmission(problem=draft, exchange=_ended(talk, draft.words))
+            elif not (isinstance(reply, Reply) and talk.add_feedback(found, reply.content or ())):
+                if found.action is RetryAction.LONGER_REPLY:
+                    found = cut_for_good(talk.max_tokens)
+                return found, _ended(talk, found.words)
 
     def close(self) -> None:
         """Close the connection to the provider."""

@@ -56,7 +56,7 @@ class Problem:
     """What is wrong, in one line, and what to do where only the user can act."""
 
     words: str
-    action: RetryAction
+    action: RetryAction = RetryAction.REPLY
     wait_s: float | None = None
     """The wait that the provider asks for, where it is longer than a turn may wait."""
 
@@ -160,9 +160,9 @@ def draft_of(reply: Reply) -> Draft | Problem:
         case [call] if call.name == TOOL_NAME:
             return _from_tool(call.input)
         case [call]:
-            return _wrong(f"the model called {call.name!r} instead of {TOOL_NAME}")
+            return Problem(words=f"the model called {call.name!r} instead of {TOOL_NAME}")
         case [_, *_] as calls:
-            return _wrong(f"the reply calls tools {len(calls)} times; call {TOOL_NAME} once")
+            return Problem(words=f"the reply calls tools {len(calls)} times; call {TOOL_NAME} once")
     text = "\n".join(block.text or "" for block in reply.content or ())
     return _from_text(text, reply.stop_reason)
 
@@ -194,10 +194,10 @@ def _from_tool(given: object) -> Draft | Problem:
             rationale = stated.strip() if isinstance(stated, str) else ""
             return _checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
         case {"code": code}:
-            return _wrong(f"the submitted code is of type {type(code).__name__}, not text")
+            return Problem(words=f"the submitted code is of type {type(code).__name__}, not text")
         case dict():
-            return _wrong("the submission has no code")
-    return _wrong(f"the submission is of type {type(given).__name__}, not an object")
+            return Problem(words="the submission has no code")
+    return Problem(words=f"the submission is of type {type(given).__name__}, not an object")
 
 
 def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
@@ -207,7 +207,7 @@ def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
     policies = [(start, code) for start, code in fenced if _ENTRY.search(code)]
     if not policies:
         call = _written_call(text)
-        none = _wrong(f"the reply (stop reason {stop_reason}) holds no policy")
+        none = Problem(words=f"the reply (stop reason {stop_reason}) holds no policy")
         return none if call is None else _from_tool(call)
     words = text[: policies[0][0]].strip()
     speedup = _speedup(stated[-1]) if (stated := _SPEEDUP.findall(words)) else None
@@ -260,33 +260,29 @@ def _speedup(given: object) -> float | Problem:
         "1.2 is 1.2 times as fast"
     )
     if given is None:
-        return _wrong(f"expected_speedup is missing; {how}")
+        return Problem(words=f"expected_speedup is missing; {how}")
     try:
         number = float(given) if isinstance(given, str | int | float) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if isinstance(given, bool) or not LEAST_SPEEDUP <= number <= MOST_SPEEDUP:
-        return _wrong(f"expected_speedup is {shown(given)}; {how}")
+        return Problem(words=f"expected_speedup is {shown(given)}; {how}")
     return number
 
 
 def _checked(draft: Draft) -> Draft | Problem:
     """Return the draft, unless its code cannot run in the sandbox."""
     if not draft.code.strip():
-        return _wrong("the submitted code is empty")
+        return Problem(words="the submitted code is empty")
     if "\0" in draft.code:
         line = draft.code.count("\n", 0, draft.code.index("\0")) + 1
-        return _wrong(f"the submitted code holds a null byte in line {line}")
+        return Problem(words=f"the submitted code holds a null byte in line {line}")
     size_bytes = len(draft.code.encode())
     if size_bytes > MAX_CODE_BYTES:
-        return _wrong(
-            f"the submitted code is {size_bytes} bytes long; the limit is {MAX_CODE_BYTES}"
+        return Problem(
+            words=f"the submitted code is {size_bytes} bytes long; the limit is {MAX_CODE_BYTES}"
         )
     return draft
-
-
-def _wrong(words: str) -> Problem:
-    return Problem(words=words, action=RetryAction.REPLY)
 
 
 SHOWN_CHARS = 2000

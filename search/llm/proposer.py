@@ -4,20 +4,22 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from functools import partial
+from typing import ClassVar, Literal, TypeAlias
 
-from policies.space import Space
 from records.llm_exchange import LlmExchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
-from search.llm.client import Allowance, LlmClient, NoSubmission
+from search.llm.client import Allowance, LlmClient
 from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.learned import learned_constraints
 from search.loop.ports import Proposal
-from search.strategies.base import Choice, Chooser, untried
+from search.loop.trial import precheck
+from search.strategies.base import Chooser, untried
 from search.strategies.proposers import OfflineProposer
+from search.study.spaces import PreparedStudy
 
 Turns: TypeAlias = Literal["every", "seldom"]
 """Which turns the model takes: all, or the first few and those where the search is stuck."""
@@ -26,15 +28,6 @@ CANDIDATE_COUNT = 5
 FIRST_TURNS, FLAT_LAUNCHES = 3, 2
 EMPTY_TURNS, ASK_AT_EACH = 3, 3
 RATIONALE_CHARS = 2000
-
-
-@runtime_checkable
-class Ranking(Protocol):
-    """An offline strategy that can name several next configurations."""
-
-    def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
-        """Return the best untried configurations, best first."""
-        ...
 
 
 @dataclass(eq=False)
@@ -54,10 +47,8 @@ class LlmProposer:
     """
 
     client: LlmClient
-    space: Space
-    prompts: PromptWriter
+    prepared: PreparedStudy
     offline: Chooser
-    precheck: Callable[[Policy, History], Config | str]
     _: KW_ONLY
     turns: Turns
     allowance: Allowance | None = None
@@ -72,7 +63,8 @@ class LlmProposer:
 
     def propose(self, study: Study, history: History) -> Proposal | None:
         """Return the next policy, or None when every feasible configuration was launched."""
-        left = untried(self.space, history) if self.space.is_listable else None
+        space = self.prepared.space
+        left = untried(space, history) if space.is_listable else None
         if left is not None and not left:
             return None
         launches = remaining_launches(study, history)
@@ -113,35 +105,43 @@ class LlmProposer:
     def _ask(
         self, study: Study, history: History, left: Sequence[Config] | None
     ) -> Proposal | None:
-        candidates = self._candidates(study, history)
-        prompt = self._prompt(study, history, left, candidates)
-        accepted: list[tuple[Policy, Config]] = []
+        found = self.offline.candidates(study, history, CANDIDATE_COUNT)
+        # A candidate without an expectation, as of coordinate descent, must not come first.
+        candidates = sorted(found, key=lambda choice: not choice.expected)
+        space = self.prepared.space
+        write = partial(
+            PromptWriter(space, self.prepared.scoring).write,
+            study,
+            history,
+            left,
+            candidates=candidates,
+            learned=learned_constraints(space, history, study.revoked),
+        )
+        prompt = write()
 
-        def check(draft: Draft) -> str | None:
+        def check(draft: Draft) -> tuple[Policy, Config] | Problem:
             policy = self._policy(draft, history)
-            config = self.precheck(policy, history)
-            if isinstance(config, str):
-                return config
-            accepted.append((policy, config))
-            return None
+            config = precheck(self.prepared, policy, history)
+            return Problem(words=config) if isinstance(config, str) else (policy, config)
 
         def shorter() -> Prompt:
-            turn_tokens = estimated_tokens(prompt.turn) // 2
-            return self._prompt(study, history, left, candidates, turn_tokens)
+            return write(turn_tokens=estimated_tokens(prompt.turn) // 2)
 
-        result = self.client.ask(prompt, check, shorter=shorter, allowance=self.allowance)
-        if isinstance(result, NoSubmission):
-            self._note(result.problem)
-            why = f"the model returned no policy: {result.problem.words}"
-            exchange = result.exchange if result.exchange.request_count else None
-            return self._offline_proposal(study, history, why, exchange)
+        accepted, exchange = self.client.ask(
+            prompt, check, shorter=shorter, allowance=self.allowance
+        )
+        if isinstance(accepted, Problem):
+            self._note(accepted)
+            why = f"the model returned no policy: {accepted.words}"
+            recorded = exchange if exchange.request_count else None
+            return self._offline_proposal(study, history, why, recorded)
         self._empty_count = 0
         self._last_problem = None
-        policy, config = accepted[-1]
+        policy, config = accepted
         offered = [choice.config for choice in candidates]
         accepts = f"accepts candidate {offered.index(config) + 1}: " if config in offered else ""
         rationale = f"{accepts}{policy.rationale}"[:RATIONALE_CHARS]
-        return Proposal(policy=replace(policy, rationale=rationale), exchange=result.exchange)
+        return Proposal(policy=replace(policy, rationale=rationale), exchange=exchange)
 
     def _note(self, problem: Problem) -> None:
         """Record a turn without a policy and its effect on later turns, and report it."""
@@ -157,30 +157,6 @@ class LlmProposer:
             self._empty_count += 1
             if is_new:
                 self.notice(f"the model returned no policy in this turn: {words}")
-
-    def _candidates(self, study: Study, history: History) -> tuple[Choice, ...]:
-        if not isinstance(self.offline, Ranking):
-            return ()
-        found = self.offline.candidates(study, history, CANDIDATE_COUNT)
-        # A candidate without an expectation, as of coordinate descent, must not come first.
-        return tuple(sorted(found, key=lambda choice: not choice.expected))
-
-    def _prompt(
-        self,
-        study: Study,
-        history: History,
-        left: Sequence[Config] | None,
-        candidates: Sequence[Choice],
-        turn_tokens: int | None = None,
-    ) -> Prompt:
-        return self.prompts.write(
-            study,
-            history,
-            left,
-            candidates=candidates,
-            learned=learned_constraints(self.space, history, study.revoked),
-            turn_tokens=turn_tokens,
-        )
 
     def _offline_proposal(
         self, study: Study, history: History, why: str, exchange: LlmExchange | None = None

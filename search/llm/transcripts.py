@@ -12,7 +12,7 @@ from http import HTTPStatus
 from itertools import takewhile
 from operator import eq
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from records.codec import from_json, to_json
 from records.errors import CclsearchError, CodecError, StoreError
@@ -29,15 +29,11 @@ if TYPE_CHECKING:
 BEFORE_CHARS, AFTER_CHARS = 24, 48
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(NamedTuple):
     """The first difference between two requests; `distance` orders several, nearest first."""
 
     words: str
     distance: tuple[int, int]
-
-    def __str__(self) -> str:
-        return self.words
 
 
 def difference(request: object, recorded: object) -> Difference:
@@ -45,7 +41,7 @@ def difference(request: object, recorded: object) -> Difference:
     ours, theirs = dict(_blocks(request)), dict(_blocks(recorded))
     paths = [path for path in {**ours, **theirs} if ours.get(path) != theirs.get(path)]
     if not paths:
-        return Difference(words="nothing differs", distance=(0, 0))
+        return Difference("nothing differs", (0, 0))
     first = paths[0]
     one, other = ours.get(first, ""), theirs.get(first, "")
     at = _common_length(one, other)
@@ -59,7 +55,7 @@ def difference(request: object, recorded: object) -> Difference:
             f"requested {_excerpt(one, at)}, recorded {_excerpt(other, at)}"
         )
     length = max(len(one), len(other)) - at - _common_length(one[:at:-1], other[:at:-1])
-    return Difference(words=words, distance=(len(paths), length))
+    return Difference(words, (len(paths), length))
 
 
 def _common_length(one: str, other: str) -> int:
@@ -96,15 +92,17 @@ Body: TypeAlias = Mapping[str, object]
 class Diverged(CclsearchError):
     """A request that is not recorded; `trial` has the nearest recorded request."""
 
-    def __init__(self, trial: int | None, found: Difference | None) -> None:
-        nearest = "a request" if trial is None else f"the request of trial {trial}"
-        super().__init__(
-            f"a request to the model is not recorded; nearest is {nearest}: {found}"
-            if found is not None
-            else "a request to the model is not recorded, and no other is"
-        )
-        self.trial = trial
-        self.difference = found
+    def __init__(self, body: Body, turns: Sequence["RecordedTurn"]) -> None:
+        request: Body = json.loads(canonical(body))
+        found = [(difference(request, turn.body), turn.trial) for turn in turns]
+        self.trial: int | None = None
+        words = "a request to the model is not recorded"
+        if not found:
+            super().__init__(f"{words}, and no other is")
+            return
+        nearest, self.trial = min(found, key=lambda one: one[0].distance)
+        whose = "a request" if self.trial is None else f"the request of trial {self.trial}"
+        super().__init__(f"{words}; nearest is {whose}: {nearest.words}")
 
 
 MOST_BYTES = 64 << 20
@@ -161,7 +159,7 @@ class TranscriptTransport:
         """Return the recorded answers to this request."""
         answers = self._answers.get(digest(canonical(body)))
         if answers is None:
-            raise diverged(body, self._turns)
+            raise Diverged(body, self._turns)
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     def count_tokens(self, body: Body) -> int | None:
@@ -192,7 +190,7 @@ class TranscriptFolder:
         if path.is_file():
             return _read(path).answers
         if self._live is None:
-            raise diverged(body, [_read(found) for found in sorted(self._folder.glob("*.json"))])
+            raise Diverged(body, [_read(found) for found in sorted(self._folder.glob("*.json"))])
         answers = self._live.send(body)
         if answers and not answers[-1].passing:
             _write(path, RecordedTurn(body=body, answers=answers))
@@ -214,14 +212,6 @@ def _input_tokens(answer: Answer) -> int | None:
     except CodecError:
         return None
     return billed.tokens - billed.output_tokens
-
-
-def diverged(body: Body, turns: Sequence[RecordedTurn]) -> Diverged:
-    """Return how a request differs from the nearest recorded one."""
-    request: Body = json.loads(canonical(body))
-    found = [(difference(request, turn.body), turn.trial) for turn in turns]
-    nearest = min(found, key=lambda one: one[0].distance, default=None)
-    return Diverged(None, None) if nearest is None else Diverged(nearest[1], nearest[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

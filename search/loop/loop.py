@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from records.codec import to_json, utc_now
-from records.store.rows import PendingTrial
+from records.codec import to_json
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import exhausted_reason, launches_used, parallel_limit, stop_reason
@@ -82,8 +81,8 @@ class Search:
             proposal = self._propose(batch.history)
             if proposal is None:
                 break
-            history = batch.history
-            batch.add(self._begin(len(history) + len(history.pending), proposal))
+            begun = len(batch.history) + len(batch.history.pending)
+            batch.add(self.trial_runner.begin(begun, proposal.policy, proposal.exchange))
             count += 1
         return count
 
@@ -95,12 +94,6 @@ class Search:
         if not history:
             return Proposal(policy=self.seed)
         return self.proposer.propose(self.trial_runner.study, history)
-
-    def _begin(self, ordinal: int, proposal: Proposal) -> PendingTrial:
-        pending = PendingTrial(
-            ordinal=ordinal, policy=proposal.policy, started_at=utc_now(), exchange=None
-        )
-        return self.trial_runner.store.begin(self.trial_runner.study_id, pending, proposal.exchange)
 
     @property
     def _plan(self) -> ConfirmationPlan:

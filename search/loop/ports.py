@@ -1,14 +1,14 @@
-"""Protocols of the loop: Proposer, Evaluator, Observer; and wrappers that remove secrets.
+"""Protocols of the loop: Proposer, Evaluator, Observer; and how secrets are removed.
 
-Everything recorded passes through the wrappers: a resumed or replayed search sees the same texts.
+Everything recorded is scrubbed first: a resumed or replayed search sees the same texts.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from evaluator.timing.decision import Noise
 from evaluator.traces.errors import TraceError
@@ -104,64 +104,9 @@ class Evaluator(Protocol):
         ...
 
 
-T = TypeVar("T")
-
 TEXT_FILES = ("*.json", "*.jsonl", "*.log", "*.stacks.txt")
 """Files of a launch that hold text; traces are stored as the profiler wrote them."""
 PIECE_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubbedEvaluator:
-    """Wraps an evaluator and removes secrets from its outcomes and files."""
-
-    each: Evaluator
-    scrubber: Scrubber
-
-    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
-        """Return the outcome without secrets, and remove them from the files in `workdir`."""
-        return self._scrubbed(self.each.evaluate(study, config, workdir), workdir)
-
-    def evaluate_together(
-        self, study: Study, configs: Sequence[Config], workdirs: Sequence[Path], seed: int
-    ) -> tuple[Outcome, ...]:
-        """Return the outcomes of interleaved launches without secrets."""
-        outcomes = self.each.evaluate_together(study, configs, workdirs, seed)
-        return tuple(map(self._scrubbed, outcomes, workdirs))
-
-    def _scrubbed(self, outcome: Outcome, workdir: Path) -> Outcome:
-        for path in _text_files(workdir):
-            _scrub_file(path, self.scrubber)
-        return self.scrubber.value(outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class ScrubbedProposer:
-    """Wraps a proposer and removes known secret values from policies and conversations.
-
-    Everything else stays, because digests identify policies and replays need exact conversations.
-    """
-
-    each: Proposer
-    scrubber: Scrubber
-
-    @property
-    def name(self) -> str:
-        """Name of the wrapped proposer."""
-        return self.each.name
-
-    def propose(self, study: Study, history: History) -> Proposal | None:
-        """Return the next policy, or None when nothing is left to try."""
-        proposal = self.each.propose(study, history)
-        if proposal is None:
-            return None
-        exchange = proposal.exchange and with_texts(proposal.exchange, self.scrubber.known)
-        return Proposal(policy=scrubbed_policy(proposal.policy, self.scrubber), exchange=exchange)
-
-
-def scrubbed_policy(policy: Policy, scrubber: Scrubber) -> Policy:
-    """Return the policy without known secret values."""
-    return with_texts(policy, scrubber.known)
 
 
 def scrubbed_study(study: Study, scrubber: Scrubber) -> Study:
@@ -196,11 +141,12 @@ def _portable(workload: Workload, scrubber: Scrubber) -> Workload:
     return replace(workload, text_file=text_file and scrubber.path(text_file))
 
 
-def _text_files(folder: Path) -> Iterator[Path]:
+def scrub_files(folder: Path, scrubber: Scrubber) -> None:
+    """Remove secrets from the texts that a launch wrote."""
     for kind in TEXT_FILES:
         for path in folder.rglob(kind):
             if path.is_file() and not path.is_symlink() and not _is_trace(path):
-                yield path
+                _scrub_file(path, scrubber)
 
 
 def _is_trace(path: Path) -> bool:

@@ -36,7 +36,7 @@ from search.loop.leader import (
 )
 from search.loop.study_result import ContextResult
 from search.loop.trial import TrialRunner, outcome_in
-from search.study.spaces import decide_config, held_out_study, space_of
+from search.study.spaces import held_out_study
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,14 +322,14 @@ class ConfirmationPlan:
 
         Return the recorded launches; none where both are the same trial.
         """
-        history, study = self.leader().history, held_out_study(self.runner.study)
+        history, prepared = self.leader().history, self.runner.trial_runner.prepared.held_out()
         winner, series = history.best, len(history)
         seed = next((trial for trial in history.measured if trial.ordinal == 0), None)
-        if study is None or winner is None or seed is None or winner.ordinal == seed.ordinal:
+        if prepared is None or winner is None or seed is None or winner.ordinal == seed.ordinal:
             return ()
-        space = space_of(study)
-        configs = [(trial, decide_config(trial.policy, study, space)) for trial in (winner, seed)]
+        configs = [(trial, prepared.decide(trial.policy)) for trial in (winner, seed)]
         entrants = [replace(trial, config=c) for trial, c in configs if isinstance(c, Config)]
+        study = prepared.study
         inside = replace(self.runner, study=study)
         if len(entrants) == len(configs):
             inside.run_until(study.measure.confirm_rounds, Purpose.HELD_OUT, series, entrants)

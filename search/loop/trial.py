@@ -1,6 +1,6 @@
 """TrialRunner: decide, launch and score one trial, in all contexts of a study.
 
-`PolicyPrecheck` checks a policy before it becomes a trial. `Phases` passes phases to the
+`precheck` checks a policy before it becomes a trial. `Phases` passes phases to the
 thread that waits for it. `ContextEvaluator` turns launches in several contexts into one outcome.
 """
 
@@ -20,14 +20,14 @@ from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_exponen
 from evaluator.launchers.interleaved import fits_together
 from evaluator.ports import PhaseListener
 from evaluator.samples import other_work
-from policies.space import Space
-from records.codec import utc_now
+from records.codec import utc_now, with_texts
 from records.errors import StoreError
+from records.llm_exchange import LlmExchange
+from records.scrub import Scrubber
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Study
 from records.trial import (
-    Artifact,
     Config,
     ContextOutcome,
     Failed,
@@ -41,37 +41,30 @@ from records.trial import (
     Trial,
 )
 from search.loop.leader import is_step_time
-from search.loop.ports import Evaluator, Observer
-from search.study.spaces import PreparedStudy, decide_config, in_context, parts
+from search.loop.ports import Evaluator, Observer, scrub_files
+from search.study.spaces import PreparedStudy, in_context, parts
 
 
-@dataclass
-class PolicyPrecheck:
-    """Runs policies of one study in the sandbox, without a launch."""
+def precheck(prepared: PreparedStudy, policy: Policy, history: History) -> Config | str:
+    """Return the configuration that a trial would launch, or why there is none.
 
-    study: Study
-    space: Space
+    Raises `EnvironmentFault` when this machine cannot isolate policies.
+    """
+    from search.loop.learned import learned_constraints
 
-    def __call__(self, policy: Policy, history: History) -> Config | str:
-        """Return the configuration that a trial would launch, or why there is none.
-
-        Raises `EnvironmentFault` when this machine cannot isolate policies.
-        """
-        from search.loop.learned import learned_constraints
-
-        config = decide_config(policy, self.study, self.space)
-        if isinstance(config, Failed):
-            is_fault = config.kind is FailureKind.POLICY_ERROR
-            return f"the policy failed: {config.message}" if is_fault else config.message
-        duplicate = duplicate_of(config, history)
-        if duplicate is not None:
-            return duplicate
-        for rule in learned_constraints(self.space, history, self.study.revoked):
-            broken = rule.breaks(config)
-            if broken is not None:
-                trials = ", ".join(f"#{ordinal}" for ordinal in rule.ordinals)
-                return f"every trial like this ended in {rule.kind} ({trials}): {broken}"
-        return config
+    config = prepared.decide(policy)
+    if isinstance(config, Failed):
+        is_fault = config.kind is FailureKind.POLICY_ERROR
+        return f"the policy failed: {config.message}" if is_fault else config.message
+    duplicate = duplicate_of(config, history)
+    if duplicate is not None:
+        return duplicate
+    for rule in learned_constraints(prepared.space, history, prepared.study.revoked):
+        broken = rule.breaks(config)
+        if broken is not None:
+            trials = ", ".join(f"#{ordinal}" for ordinal in rule.ordinals)
+            return f"every trial like this ended in {rule.kind} ({trials}): {broken}"
+    return config
 
 
 def duplicate_of(config: Config, history: History) -> str | None:
@@ -231,15 +224,26 @@ class TrialRunner:
     evaluator: Evaluator
     fits: Fits = fits_together
     sleep: Callable[[float], None] = time.sleep
+    scrubber: Scrubber | None = None
+    """Removes secrets from all that is recorded; None where it was recorded before."""
 
     @property
     def study(self) -> Study:
         """The study whose trials are run."""
         return self.prepared.study
 
+    def begin(self, ordinal: int, policy: Policy, exchange: LlmExchange | None) -> PendingTrial:
+        """Record a policy, and the conversation behind it, before it is launched."""
+        if self.scrubber is not None:
+            # Only known values: digests identify policies, and replays need exact conversations.
+            policy = with_texts(policy, self.scrubber.known)
+            exchange = exchange and with_texts(exchange, self.scrubber.known)
+        pending = PendingTrial(ordinal=ordinal, policy=policy, started_at=utc_now(), exchange=None)
+        return self.store.begin(self.study_id, pending, exchange)
+
     def decide(self, pending: PendingTrial, history: History) -> Config | Trial:
         """Return the configuration of a proposal, or the trial if it ends without a launch."""
-        answer = decide_config(pending.policy, self.study, self.prepared.space)
+        answer = self.prepared.decide(pending.policy)
         if isinstance(answer, Failed):
             return self._ended(pending, None, answer, history)
         duplicate = duplicate_of(answer, history)
@@ -337,8 +341,7 @@ class TrialRunner:
         Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir / folder, 1) as (place,):
-            outcome = self.evaluator.evaluate(study, config, place)
-            return replace(outcome, artifacts=self._keep_files(place))
+            return self._stored(self.evaluator.evaluate(study, config, place), place)
 
     def launch_together(
         self, study: Study, configs: Sequence[Config], seed: int
@@ -349,10 +352,7 @@ class TrialRunner:
         """
         with self._folders(self._workdir, len(configs)) as folders:
             outcomes = self.evaluator.evaluate_together(study, configs, folders, seed)
-            return tuple(
-                replace(outcome, artifacts=self._keep_files(folder))
-                for outcome, folder in zip(outcomes, folders, strict=True)
-            )
+            return tuple(map(self._stored, outcomes, folders))
 
     @contextmanager
     def _folders(self, root: Path, count: int) -> Iterator[Sequence[Path]]:
@@ -367,10 +367,15 @@ class TrialRunner:
         except OSError as error:
             raise StoreError(f"cannot work in {root}: {error}; free space there") from error
 
-    def _keep_files(self, folder: Path) -> tuple[Artifact, ...]:
+    def _stored(self, outcome: Outcome, folder: Path) -> Outcome:
+        """Return the outcome with its files in the store, both without secrets."""
+        if self.scrubber is not None:
+            scrub_files(folder, self.scrubber)
+            outcome = self.scrubber.value(outcome)
         found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
-        return self.store.artifacts.keep_all({p: p.relative_to(folder).as_posix() for p in paths})
+        names = {path: path.relative_to(folder).as_posix() for path in paths}
+        return replace(outcome, artifacts=self.store.artifacts.keep_all(names))
 
 
 def _is_infrastructure(outcome: Outcome) -> bool:

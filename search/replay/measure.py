@@ -15,7 +15,7 @@ from search.compose import Backend
 from search.loop.leader import MOST_RUN_AGAIN, claim_rule
 from search.loop.ports import Observer
 from search.loop.races import RepeatRunner
-from search.loop.trial import Phases, TrialRunner
+from search.loop.trial import Phases
 from search.replay.claims import Decision, Holds, RepeatedLaunches, Source, judge_claims
 from search.study.spaces import PreparedStudy
 
@@ -59,14 +59,8 @@ def measuring(
     within: float,
 ) -> "Measuring":
     """Return a recorded replay, ready to run with this backend."""
-    trial_runner = TrialRunner(
-        study_id=study_id,
-        prepared=replace(prepared, scoring=source.scoring),
-        store=store,
-        observer=observer,
-        evaluator=backend.evaluator,
-        fits=backend.fits,
-        sleep=backend.sleep,
+    trial_runner = backend.runner(
+        study_id, replace(prepared, scoring=source.scoring), store, observer
     )
     runner = RepeatRunner(trial_runner, prepared.study, source.scoring)
     return Measuring(source=source, runner=runner, phases=backend.capacity.phases, within=within)

@@ -15,7 +15,6 @@ from search.report.explored import (
     shown_axis,
     shown_value,
 )
-from search.strategies.history_summary import ordinals_words
 from search.study.spaces import parts
 from search.transfer.audit import CHECKS
 from search.views.document import (
@@ -32,7 +31,7 @@ from search.views.document import (
     left_out_words,
     number,
 )
-from search.views.format import format_flags, one_line, reached_words
+from search.views.format import format_flags, one_line, ordinals_words, reached_words
 from search.views.study import results_in_contexts
 from search.views.trial import (
     NUMBERS,

@@ -12,7 +12,6 @@ from records.trial import Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
 from search.report.explored import draw_knobs
-from search.strategies.history_summary import ordinals_words
 from search.views.document import (
     Block,
     Chart,
@@ -30,6 +29,7 @@ from search.views.format import (
     format_count,
     format_duration,
     one_line,
+    ordinals_words,
     work_words,
 )
 from search.views.machine import launch_facts, machine_line

@@ -5,7 +5,7 @@ the other contexts with the name of the context in front, as in `big.tp`.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from itertools import product
@@ -28,19 +28,66 @@ SEPARATOR = "."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedContext:
+    """A context of a study: the study with it as its own and only one, and its space."""
+
+    study: Study
+    space: Space
+    held_out: bool = False
+
+    def decide(self, policy: Policy) -> Config | Failed:
+        """Return what a policy decides here; raises `EnvironmentFault` without a sandbox."""
+        return decide(policy, self.study.workload, self.study.usable_environment, self.space)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedStudy:
     """A completed study with everything that follows from it, resolved once."""
 
     study: Study
     recipe: Recipe
-    space: Space
     scoring: Scoring
+    space: Space
+    """The space of all contexts, joined."""
+    contexts: tuple[PreparedContext, ...]
+    """Every context, the study's own first."""
+
+    def decide(self, policy: Policy) -> Config | Failed:
+        """Run a policy in every context, also held-out ones, and check its answers.
+
+        Return the joined configuration of the launched contexts, or the first failure with its
+        context. Raises `EnvironmentFault` when this machine cannot isolate policies.
+        """
+        launched: dict[str, Config] = {}
+        for context in self.contexts:
+            answer = context.decide(policy)
+            if isinstance(answer, Failed):
+                return in_context(answer, context.study.name) if self.study.contexts else answer
+            if not context.held_out:
+                launched[context.study.name] = answer
+        own = launched.pop(self.study.name)
+        return join_contexts(own, launched)
+
+    def held_out(self) -> "PreparedStudy | None":
+        """Return the study of the held-out contexts, the first as its own; None without any."""
+        study = held_out_study(self.study)
+        return None if study is None else prepare(study)
 
 
-def prepare(study: Study) -> PreparedStudy:
-    """Resolve a completed study; raises `StudyError` where its parts do not fit together."""
+def prepare(study: Study, space: Space | None = None) -> PreparedStudy:
+    """Resolve a completed study; raises `StudyError` where its parts do not fit together.
+
+    `space` takes the place of the one that a study with one context describes.
+    """
+    recipe = recipe_of(study)
+    alone = None if space is None else PreparedContext(study=study, space=space)
+    contexts = [alone] if alone else _contexts(study, recipe)
     return PreparedStudy(
-        study=study, recipe=recipe_of(study), space=space_of(study), scoring=scoring_of(study)
+        study=study,
+        recipe=recipe,
+        scoring=scoring_of(study),
+        space=_joined(contexts, recipe),
+        contexts=tuple(contexts),
     )
 
 
@@ -70,22 +117,16 @@ class MultiContextSpace(Space):
     """The space of a study with contexts; a configuration is feasible if every context allows it.
 
     A policy can decide by its arguments, so it reaches more than the feasible configurations; its
-    answers are checked against the space of each context. `others` are these spaces, `held_out`
-    names the contexts that configurations leave out.
+    answers are checked against the space of each context. Configurations leave out the contexts
+    that are held out.
     """
 
     def __init__(
-        self,
-        study: Study,
-        derived: Mapping[str, Callable[[Mapping[str, Value]], Value]],
-        others: Mapping[str, Space],
-        held_out: Set[str],
+        self, contexts: Sequence[PreparedContext], derived: Mapping[str, Callable[..., Value]]
     ) -> None:
-        own = study.space, study.workload, study.usable_environment, derived
-        super().__init__(*own)
-        self._own = Space(*own)
-        self._others = others
-        self._held_out = held_out
+        own, *self._others = contexts
+        super().__init__(own.study.space, own.study.workload, own.study.usable_environment, derived)
+        self._own = own.space
         for knob in self.knobs:
             if SEPARATOR in knob.name:
                 raise StudyError(
@@ -111,7 +152,7 @@ class MultiContextSpace(Space):
         """Return why nothing is feasible: in the own context, in another, or in all together."""
         if not self._own.feasible:
             return self._own.obstacles()
-        empty = [name for name, space in self._others.items() if not space.feasible]
+        empty = [each.study.name for each in self._others if not each.space.feasible]
         return tuple(f"nothing is feasible in context {name}" for name in empty) or (
             "no configuration is valid in every context; only a policy that decides by its "
             "arguments can be, which needs --strategy llm",
@@ -127,12 +168,12 @@ class MultiContextSpace(Space):
 
     def _joined(self, config: Config) -> Config | None:
         others: dict[str, Config] = {}
-        for name, space in self._others.items():
-            part = space.check(config.values)
+        for context in self._others:
+            part = context.space.check(config.values)
             if not isinstance(part, Config):
                 return None
-            if name not in self._held_out:
-                others[name] = part
+            if not context.held_out:
+                others[context.study.name] = part
         return join_contexts(config, others)
 
 
@@ -166,12 +207,27 @@ def study_in(study: Study, context: Context) -> Study:
 
 def space_of(study: Study) -> Space:
     """Return the space of a completed study; with contexts, its configurations are joined."""
-    derived = recipe_of(study).derived(study)
-    if not study.contexts:
-        return Space(study.space, study.workload, study.usable_environment, derived)
-    others = {context.name: space_of(study_in(study, context)) for context in study.contexts}
-    held_out = {context.name for context in study.contexts if context.held_out}
-    return MultiContextSpace(study, derived, others, held_out)
+    recipe = recipe_of(study)
+    return _joined(_contexts(study, recipe), recipe)
+
+
+def _contexts(study: Study, recipe: Recipe) -> list[PreparedContext]:
+    """Return every context of a study, its own first."""
+    studies = (replace(study, contexts=()), *(study_in(study, each) for each in study.contexts))
+    held_out = (False, *(context.held_out for context in study.contexts))
+    return [
+        PreparedContext(
+            study=each,
+            space=Space(each.space, each.workload, each.usable_environment, recipe.derived(each)),
+            held_out=hidden,
+        )
+        for each, hidden in zip(studies, held_out, strict=True)
+    ]
+
+
+def _joined(contexts: Sequence[PreparedContext], recipe: Recipe) -> Space:
+    own, *others = contexts
+    return MultiContextSpace(contexts, recipe.derived(own.study)) if others else own.space
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,34 +241,6 @@ class Part:
     def name(self) -> str:
         """The name of the context; the study's own has the name of the study."""
         return self.study.name
-
-
-def decide_config(policy: Policy, study: Study, space: Space) -> Config | Failed:
-    """Run a policy in every context of a study, also held-out ones, and check its answers.
-
-    Return the joined configuration of the launched contexts, or the first failure with its
-    context. `space` is the study's own. Raises `EnvironmentFault` when this machine cannot isolate
-    policies.
-    """
-    own = decide_in(policy, study, space)
-    if not study.contexts:
-        return own
-    if isinstance(own, Failed):
-        return in_context(own, study.name)
-    others: dict[str, Config] = {}
-    for context in study.contexts:
-        part = decide_in(policy, study_in(study, context))
-        if isinstance(part, Failed):
-            return in_context(part, context.name)
-        if not context.held_out:
-            others[context.name] = part
-    return join_contexts(own, others)
-
-
-def decide_in(policy: Policy, study: Study, space: Space | None = None) -> Config | Failed:
-    """Run a policy in a study's own context only; `space` is that of the study."""
-    space = space or space_of(study)
-    return decide(policy, study.workload, study.usable_environment, space)
 
 
 def in_context(failed: Failed, name: str) -> Failed:
@@ -247,7 +275,7 @@ def part_named(policy: Policy, config: Config, study: Study, name: str | None) -
         names = [study.name, *(context.name for context in study.contexts)]
         raise StudyError(f"the study has no context {name!r}; it has {', '.join(names)}")
     inside = study_in(study, hidden)
-    answer = decide_in(policy, inside)
+    answer = PreparedContext(study=inside, space=space_of(inside)).decide(policy)
     if isinstance(answer, Failed):
         raise StudyError(f"{in_context(answer, hidden.name)}; choose a trial with another policy")
     return Part(study=inside, config=answer)
@@ -284,7 +312,7 @@ class PolicyContext:
         """Return what a policy decides here; raises `EnvironmentFault` without a sandbox."""
         if isinstance(self.space, Failed):
             return self.space
-        return decide_in(policy, self.study, self.space)
+        return PreparedContext(study=self.study, space=self.space).decide(policy)
 
 
 def policy_contexts(study: Study, varied: Mapping[str, Sequence[Value]]) -> Iterator[PolicyContext]:

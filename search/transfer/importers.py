@@ -17,7 +17,7 @@ from records.store.journal import (
 from records.store.store import Store
 from records.study import SearchSpace
 from records.trial import Config, Trial
-from search.loop.ports import scrubbed_policy, scrubbed_study
+from search.loop.ports import scrubbed_study
 from search.transfer import ccl_search, optuna
 from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
 from search.transfer.foreign_studies import BadRows, Imported
@@ -169,6 +169,6 @@ def record(found: Imported, store: Store, version: str, scrubber: Scrubber) -> N
 def _scrubbed(trial: Trial, scrubber: Scrubber) -> Trial:
     return replace(
         trial,
-        policy=scrubbed_policy(trial.policy, scrubber),
+        policy=with_texts(trial.policy, scrubber.known),
         outcome=scrubber.value(trial.outcome),
     )

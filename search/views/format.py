@@ -344,3 +344,13 @@ def disturbed_words(disturbed_count: int, count: int) -> str:
         return ""
     share = "" if count == 1 else "all " if disturbed_count == count else f"{disturbed_count} "
     return f", {share}disturbed by other work"
+
+
+ORDINALS_SHOWN = 6
+
+
+def ordinals_words(ordinals: Sequence[int]) -> str:
+    """Return `#5, #10`, and how many more."""
+    shown = ", ".join(f"#{ordinal}" for ordinal in ordinals[:ORDINALS_SHOWN])
+    more = len(ordinals) - ORDINALS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -4,7 +4,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,8 +12,6 @@ import pytest
 
 from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
-from evaluator.objective import scoring_of
-from evaluator.recipes.catalog import recipe_of
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from policies.space import Space
@@ -22,23 +20,20 @@ from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
 from search.cli.main import main
-from search.llm.client import LlmClient
-from search.llm.prompt import PromptWriter
 from search.llm.proposer import LlmProposer
 from search.loop.batch import Capacity
 from search.loop.loop import Search
 from search.loop.ports import Proposer
 from search.loop.study_result import StudyResult
-from search.loop.trial import PolicyPrecheck, TrialRunner
-from search.settings import LlmSettings, Secret
+from search.loop.trial import TrialRunner
 from search.strategies.base import Chooser
 from search.strategies.proposers import FrontProposer, OfflineProposer
 from search.strategies.simple import CoordinateChooser
-from search.study.spaces import PreparedStudy
+from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
-from tests.support.search import Script
+from tests.support.search import Script, connected
 from tests.support.search import ScriptedMessagesServer as Server
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
@@ -99,14 +94,13 @@ class TabularStudy:
 
     def run(self) -> StudyResult:
         study = self.study
-        space = Space(study.space, study.workload, study.environment)
-        scoring = scoring_of(study)
-        proposer = self.proposer(space)
+        prepared = prepare(study, Space(study.space, study.workload, study.environment))
+        proposer = self.proposer(prepared.space)
+        if prepared.scoring.more:
+            proposer = FrontProposer(proposer, prepared.scoring)
         trial_runner = TrialRunner(
             study_id=self.study_id,
-            prepared=PreparedStudy(
-                study=study, recipe=recipe_of(study), space=space, scoring=scoring
-            ),
+            prepared=prepared,
             store=self.store,
             observer=PlainProgress(self.said),
             evaluator=self.evaluator,
@@ -115,7 +109,9 @@ class TabularStudy:
         return Search(
             trial_runner=trial_runner,
             seed=Policy(source=self.seed, author="seed"),
-            proposer=FrontProposer(proposer, scoring) if scoring.more else proposer,
+            proposer=FrontProposer(proposer, prepared.scoring)
+            if prepared.scoring.more
+            else proposer,
             capacity=self.capacity,
             clock=self.clock,
         ).run()
@@ -152,24 +148,10 @@ def proposing() -> Callable[..., AbstractContextManager[tuple[Server, LlmPropose
     def opened(
         study: Study, script: Script, offline: Chooser | None = None, **fields: object
     ) -> Iterator[tuple[Server, LlmProposer]]:
-        # Imported here: the SDK takes seconds to load.
-        from search.llm.transport import AnthropicTransport
-
-        space = Space(study.space, study.workload, study.environment)
-        with Server(script) as server:
-            settings = LlmSettings(
-                api_key=Secret("sk-test"), base_url=server.url, attempts=2, retry_wait_s=0.001
-            )
-            with closing(LlmClient(settings, AnthropicTransport(settings))) as client:
-                proposer = LlmProposer(
-                    client,
-                    space,
-                    PromptWriter(space, scoring_of(study)),
-                    offline or CoordinateChooser(space),
-                    PolicyPrecheck(study, space),
-                    **{"turns": "every", **fields},
-                )
-                yield server, proposer
+        prepared = prepare(study, Space(study.space, study.workload, study.environment))
+        with connected(script, attempts=2) as (server, client):
+            chooser = offline or CoordinateChooser(prepared.space)
+            yield server, LlmProposer(client, prepared, chooser, **{"turns": "every", **fields})
 
     return opened
 

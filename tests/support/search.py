@@ -1,11 +1,7 @@
-"""Scripted Messages API, prompt fixtures.
+"""A scripted Messages API on a loopback socket, and a study with a past of any length.
 
-A scripted Messages API on a loopback socket, for tests of whatever talks to a model.
-
-Speaks HTTP to the real SDK, answers from a script or a function of the request, and keeps what it
-was sent. Knows nothing of prompts or policies.
-
-A study with a past of any length, for tests of what the model is told.
+The server speaks HTTP to the real SDK, answers from a script or a function of the request, and
+keeps what it was sent. It knows nothing of prompts or policies.
 """
 
 import json
@@ -13,6 +9,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
@@ -20,6 +17,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from policies.space import Space
+from records.llm_exchange import LlmExchange
 from records.machine import Conditions
 from records.study import (
     Budget,
@@ -54,7 +52,10 @@ from records.trial import (
     Trial,
 )
 from records.workload import Workload
+from search.llm.client import Allowance, LlmClient
+from search.llm.messages import Draft, Problem, Prompt
 from search.loop.learned import LearnedConstraint
+from search.settings import LlmSettings, Secret
 from search.strategies.base import Choice, untried
 
 CHARS_PER_TOKEN = 4
@@ -414,6 +415,64 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(half if reply.interrupted or reply.stalled else body)
 
     return Handler
+
+
+LLM_KEY = "sk-test-0123456789"
+CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
+PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3, at length.")
+
+
+@contextmanager
+def connected(
+    script: Script,
+    *,
+    key: Secret | None = None,
+    path: str = "",
+    notice: Callable[[str], None] = lambda _: None,
+    server: Mapping[str, bool] | None = None,
+    **fields: object,
+) -> Iterator[tuple[ScriptedMessagesServer, LlmClient]]:
+    """A scripted server and a client that talks to it once, with other settings in `fields`."""
+    # Imported here: the SDK takes seconds to load.
+    from search.llm.transport import AnthropicTransport
+
+    with ScriptedMessagesServer(script, **(server or {})) as opened:
+        settings = LlmSettings(
+            api_key=key or Secret(LLM_KEY),
+            base_url=opened.url + path,
+            **{"attempts": 1, "retry_wait_s": 0.001, **fields},
+        )
+        with closing(LlmClient(settings, AnthropicTransport(settings, notice))) as client:
+            yield opened, client
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What came of one turn, and the requests that it took."""
+
+    found: Draft | Problem
+    exchange: LlmExchange
+    requests: list[RecordedRequest]
+
+    @property
+    def bodies(self) -> list[Mapping[str, object]]:
+        """The bodies of the requests."""
+        return [request.body for request in self.requests]
+
+
+def ask(
+    script: Script,
+    check: Callable[[Draft], Draft | Problem] = lambda draft: draft,
+    *,
+    prompt: Prompt = PROMPT,
+    shorter: Callable[[], Prompt] | None = None,
+    allowance: Allowance | None = None,
+    **fields: object,
+) -> Asked:
+    """Ask a scripted model once, over a real socket and through the real SDK."""
+    with connected(script, **fields) as (server, client):
+        found, exchange = client.ask(prompt, check, shorter=shorter, allowance=allowance)
+    return Asked(found, exchange, server.requests)
 
 
 STUDY = Study(

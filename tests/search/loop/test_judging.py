@@ -8,7 +8,8 @@ from policies.space import Space
 from records.study import Dimension, Study
 from records.trial import Config, FailureKind, History, Policy, Trial
 from search.loop.learned import learned_constraints
-from search.loop.trial import PolicyPrecheck
+from search.loop.trial import precheck
+from search.study.spaces import prepare
 from tests.support import records as testing
 
 STUDY = testing.study(
@@ -26,7 +27,7 @@ def policy(**settings: int) -> Policy:
 
 
 def judged(answer: Policy, history: History, study: Study = STUDY) -> Config | str:
-    return PolicyPrecheck(study, SPACE)(answer, history)
+    return precheck(prepare(study, SPACE), answer, history)
 
 
 def launched(ordinal: int, dp: int, micro_batch: int) -> Trial:

@@ -14,17 +14,14 @@ from records.llm_exchange import LlmExchange, TokenUsage
 from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Llm, Price
-from search.llm.client import Allowance, LlmClient, NoSubmission, Submission
-from search.llm.messages import Answer, Prompt, RetryAction
-from search.llm.transport import AnthropicTransport
+from search.llm.client import Allowance, LlmClient
+from search.llm.messages import Answer, Draft, Prompt, RetryAction
 from search.loop.budget import price_of, with_price
 from search.settings import LlmSettings, Secret
 from tests.support import records as testing
 from tests.support.evaluator import Takes
-from tests.support.search import ScriptedMessagesServer, ScriptedReply, message, submission
+from tests.support.search import CODE, PROMPT, ScriptedReply, connected, message, submission
 
-CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
-PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3.")
 PRICE = Price(input=1.0, output=2.0, cache_write=2.0)
 COUNTS = st.integers(0, 10**6)
 
@@ -42,9 +39,6 @@ class Answering:
 
     def count_tokens(self, body: Mapping[str, object]) -> None:
         """Have no count."""
-
-    def close(self) -> None:
-        """Hold nothing."""
 
 
 def client(transport: Answering, output_tokens: int) -> LlmClient:
@@ -67,68 +61,59 @@ def exchange(result: str, usage: TokenUsage, model: str = "claude-opus-5-5") -> 
 @pytest.mark.parametrize(
     "budget", [Budget(max_tokens=10_000), Budget(max_cost_usd=0.02)], ids=["tokens", "money"]
 )
-def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Budget) -> None:
+def test_a_turn_is_asked_for_while_the_largest_so_far_would_still_fit(budget: Budget):
     transport = Answering(submission(CODE))
     largest = TokenUsage(output_tokens=4000)
-    asked = [
+    (first, _), (refused, exchange) = (
         client(transport, 64_000).ask(
             PROMPT,
-            lambda _: None,
-            allowance=Allowance(budget, "m", PRICE, lambda more=more: [largest, *more]),
+            lambda draft: draft,
+            allowance=Allowance(budget, "m", PRICE, lambda more=more: [largest, more]),
         )
-        for more in ([TokenUsage(output_tokens=2000)], [TokenUsage(output_tokens=2001)])
-    ]
+        for more in (TokenUsage(output_tokens=2000), TokenUsage(output_tokens=2001))
+    )
 
-    assert [type(each) for each in asked] == [Submission, NoSubmission]
-    assert asked[1].problem.action is RetryAction.USER
-    assert "resume with a higher --max-" in asked[1].problem.words
-    assert asked[1].exchange.request_count == 0
+    assert isinstance(first, Draft)
+    assert refused.action is RetryAction.USER
+    assert "resume with a higher --max-" in refused.words
+    assert exchange.request_count == 0
     assert transport.sent_count == 1
 
 
-def test_a_limit_far_above_what_a_turn_costs_lets_one_begin() -> None:
-    price = price_of("claude-opus-5-5")
-    allowance = Allowance(Budget(max_cost_usd=0.2), "claude-opus-5-5", price, list)
-    after = Allowance(
-        Budget(max_cost_usd=0.2),
-        "claude-opus-5-5",
-        price,
-        lambda: [TokenUsage(input_tokens=3000, output_tokens=500)] * 7,
-    )
+def test_a_limit_far_above_what_a_turn_costs_lets_one_begin():
+    usage = TokenUsage(input_tokens=3000, output_tokens=500)
+    for turns in ([], [usage] * 7):
+        price = price_of("claude-opus-5-5")
+        allowance = Allowance(Budget(max_cost_usd=0.2), "claude-opus-5-5", price, lambda t=turns: t)
 
-    assert allowance.refusal(TokenUsage(), lambda: 8000) is None
-    assert after.refusal(TokenUsage(), lambda: 8000) is None
+        assert allowance.refusal(TokenUsage(), lambda: 8000) is None
 
 
 @pytest.mark.parametrize(("counts", "asked_count"), [(True, 1), (False, 0)])
-def test_the_provider_counts_the_first_request_where_it_can(counts: bool, asked_count: int) -> None:
+def test_the_provider_counts_the_first_request_where_it_can(counts: bool, asked_count: int):
     task = "x" * 40_000  # 10,000 tokens by the server's count, 20,000 by the estimate
     prompt = Prompt(system="You choose.", task=task, turn="Trial 3.")
-    with ScriptedMessagesServer(lambda _: submission(CODE), counts=counts) as server:
-        settings = LlmSettings(api_key=Secret("sk-test"), base_url=server.url)
-        client = LlmClient(settings, AnthropicTransport(settings))
-        allowance = Allowance(Budget(max_tokens=15_000), "m", None, list)
+    allowance = Allowance(Budget(max_tokens=15_000), "m", None, list)
+    with connected(lambda _: submission(CODE), server={"counts": counts}) as (server, client):
         for _ in range(2):
-            client.ask(prompt, lambda _: None, allowance=allowance)
-        client.close()
+            client.ask(prompt, lambda draft: draft, allowance=allowance)
 
     assert len(server.requests) == 2 * asked_count
     assert len(server.counted) == 1 + asked_count
     assert "max_tokens" not in server.counted[0].body
 
 
-def test_what_a_conversation_used_itself_counts_against_the_limit() -> None:
+def test_what_a_conversation_used_itself_counts_against_the_limit():
     prose = message({"type": "text", "text": "prose"}, usage={"output_tokens": 3000})
     transport = Answering(prose)
     allowance = Allowance(Budget(max_tokens=5000), "m", None, list)
-    asked = client(transport, 2000).ask(PROMPT, lambda _: None, allowance=allowance)
+    found, _ = client(transport, 2000).ask(PROMPT, lambda draft: draft, allowance=allowance)
 
-    assert isinstance(asked, NoSubmission)
-    assert asked.problem.words.startswith("3000 of 5000 tokens for the model are used")
+    assert found.words.startswith("3000 of 5000 tokens for the model are used")
     assert transport.sent_count == 1
 
 
-def test_a_limit_of_money_needs_a_price() -> None:
+def test_a_limit_of_money_needs_a_price():
     with pytest.raises(StudyError, match="needs the price of 'local'") as raised:
         Allowance(Budget(max_cost_usd=1.0), "local", None, list)
 
@@ -141,7 +126,7 @@ def test_a_limit_of_money_needs_a_price() -> None:
 )
 def test_what_is_allowed_stays_within_the_limit_unless_a_turn_is_the_largest(
     turns: list[TokenUsage], size: int
-) -> None:
+):
     budget = Budget(max_tokens=1_500_000, max_cost_usd=2.0)
     allowance = Allowance(budget, "m", PRICE, lambda: turns)
     if allowance.refusal(TokenUsage(), lambda: size) is None:
@@ -151,7 +136,7 @@ def test_what_is_allowed_stays_within_the_limit_unless_a_turn_is_the_largest(
             assert PRICE.cost_usd(after) <= 2.0
 
 
-def test_every_kind_of_token_has_its_price() -> None:
+def test_every_kind_of_token_has_its_price():
     usage = TokenUsage(
         input_tokens=10, output_tokens=10, cache_read_tokens=100, cache_write_tokens=1000
     )
@@ -162,18 +147,18 @@ def test_every_kind_of_token_has_its_price() -> None:
     assert Price(input=1e5, output=2e5).cost_usd(usage) == pytest.approx(1 + 2 + 10 + 100)
 
 
-def test_the_table_knows_a_model_by_any_release_and_no_other() -> None:
+def test_the_table_knows_a_model_by_any_release_and_no_other():
     assert price_of("claude-opus-4-5-20251101") == price_of("claude-opus-4-5")
     assert price_of(Llm().model) is not None
     assert price_of("llama-3-70b") is None
 
 
-def test_the_price_of_a_study_comes_before_the_known_one() -> None:
+def test_the_price_of_a_study_comes_before_the_known_one():
     assert with_price(Llm(price=PRICE)).price == PRICE
     assert with_price(Llm()).price == price_of(Llm().model)
 
 
-def test_the_store_sums_what_each_model_used(tmp_path) -> None:
+def test_the_store_sums_what_each_model_used(tmp_path):
     store = Store(tmp_path)
     store.create("s", testing.study(), "test")
     asked = [
@@ -201,7 +186,7 @@ def test_the_store_sums_what_each_model_used(tmp_path) -> None:
     assert turns == tuple(each.usage for each in asked)
 
 
-def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, tabular) -> None:
+def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, tabular):
     study = tabular({0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.5)})
     study.run()
     policy = study.history.trials[0].policy
@@ -219,9 +204,7 @@ def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, t
     assert use["output_tokens"] == 50_000
 
 
-def test_money_cannot_be_limited_for_a_model_without_a_price(
-    cclsearch, monkeypatch, tmp_path
-) -> None:
+def test_money_cannot_be_limited_for_a_model_without_a_price(cclsearch, monkeypatch, tmp_path):
     (tmp_path / "study.toml").write_text('[llm]\nmodel = "local"\n')
     arguments = ("run", "-c", tmp_path / "study.toml", "--strategy", "llm", "--max-cost", "1")
     monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-test-0123456789")
@@ -232,7 +215,7 @@ def test_money_cannot_be_limited_for_a_model_without_a_price(
     assert "\n" not in ended.err.strip()
 
 
-def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_path) -> None:
+def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_path):
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "none")
     arguments = ("run", "--strategy", "llm", "--model", "local", "--max-cost", "1")
     ended = cclsearch(*arguments, "--store", tmp_path / "store")
@@ -241,7 +224,7 @@ def test_run_asks_the_model_that_the_option_names(cclsearch, monkeypatch, tmp_pa
     assert "needs the price of 'local'" in ended.err
 
 
-def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path) -> None:
+def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path):
     with closing(Store(tmp_path / "store")) as store:
         store.create("s", replace(testing.study(), strategy="llm", llm=with_price(Llm())), "test")
         ended = cclsearch("resume", "s", "--model", "local", "--store", tmp_path / "store")
@@ -251,7 +234,7 @@ def test_resume_records_the_model_that_the_option_names(cclsearch, tmp_path) -> 
     assert (llm.model, llm.price) == ("local", None)
 
 
-def test_a_study_file_says_a_price(cclsearch, tmp_path) -> None:
+def test_a_study_file_says_a_price(cclsearch, tmp_path):
     path = tmp_path / "study.toml"
     path.write_text("[llm]\nprice = { input = 1.0, outputs = 2.0 }\n")
     ended = cclsearch("space", "size", "-c", path)

@@ -1,0 +1,296 @@
+"""Who takes a turn, the model or the offline strategy, and what a turn of the model brings."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from policies.space import Space
+from records.study import Budget, Dimension, Study
+from records.trial import FailureKind, History, Policy, Prediction, Stage
+from search.llm.client import Allowance
+from search.strategies.base import Choice, untried
+from search.strategies.proposers import OfflineProposer
+from search.strategies.simple import CoordinateChooser
+from tests.support import records as testing
+from tests.support.search import fault, prompt_too_long, refusal, submission
+
+STUDY = replace(
+    testing.study(
+        Dimension(name="dp", choices=(1, 2, 4)), Dimension(name="micro_batch", choices=(1, 2, 4, 8))
+    ),
+    budget=Budget(trials=6),
+)
+SPACE = Space(STUDY.space, STUDY.workload, STUDY.environment)
+NOTHING = testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE)
+
+
+def code(dp: int, micro_batch: int) -> str:
+    """A policy that gives these settings."""
+    settings = f"{{'dp': {dp}, 'micro_batch': {micro_batch}}}"
+    return f"def generate_config(workload, environment):\n    return {settings}\n"
+
+
+GOOD = submission(code(4, 8))
+
+
+def tried(*step_times_s: float) -> History:
+    """A history that measured the first configurations of the space."""
+    return History(
+        tuple(
+            testing.trial(n, step_s, dict(SPACE.feasible[n].values))
+            for n, step_s in enumerate(step_times_s)
+        )
+    )
+
+
+def test_the_model_is_asked_first(proposing):
+    reply = submission(code(4, 8), rationale="fewer steps", expected_speedup=1.25)
+    with proposing(STUDY, [reply]) as (server, proposer):
+        proposal = proposer.propose(STUDY, History())
+
+    assert proposal.policy == Policy(
+        source=code(4, 8), author="llm", parent=None, rationale="fewer steps"
+    )
+    assert proposal.exchange.result == "submitted"
+    assert "No trial yet; 6 of 6 launches remain." in json.dumps(server.requests[0].body)
+
+
+@pytest.mark.parametrize(
+    ("history", "prediction"),
+    [
+        (tried(2.0, 1.0).append(testing.trial(2, NOTHING)), Prediction(speedup=1.1, over=1)),
+        (History((testing.trial(0, NOTHING), testing.trial(1, NOTHING))), None),
+    ],
+    ids=["best", "last"],
+)
+def test_a_policy_descends_from_the_best_one_or_the_last(proposing, history, prediction):
+    with proposing(STUDY, [GOOD]) as (_, proposer):
+        policy = proposer.propose(STUDY, history).policy
+
+    assert policy.parent == history.trials[1].policy.digest
+    assert policy.prediction == prediction
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (code(3, 1), "dp"),
+        (code(1, 1), "same configuration as trial 0, which scored 1 s"),
+        ("def generate_config(workload, environment):\n    return 1 / 0\n", "ZeroDivisionError"),
+    ],
+    ids=["invalid", "duplicate", "raises"],
+)
+def test_a_policy_with_nothing_to_launch_is_no_proposal(proposing, bad, words):
+    with proposing(STUDY, [submission(bad), GOOD]) as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert words in json.dumps(server.requests[1].body["messages"][-1])
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "request_count"),
+    [
+        ([refusal()], "the model refused to answer (frontier_llm)", 1),
+        ([fault(529, "Overloaded")] * 2, "is overloaded or unavailable (529): Overloaded", 2),
+        ([submission(code(1, 1))] * 4, "returned no policy: same configuration as trial 0", 4),
+    ],
+    ids=["refuses", "overloaded", "does not learn"],
+)
+def test_a_model_that_gives_nothing_is_replaced_for_the_turn(
+    proposing, script, reason, request_count
+):
+    history = tried(1.0)
+    with proposing(STUDY, script) as (server, proposer):
+        proposal = proposer.propose(STUDY, history)
+
+    offline = OfflineProposer(CoordinateChooser(SPACE)).propose(STUDY, history).policy
+    assert (proposal.policy.source, proposal.policy.author) == (offline.source, "coordinate")
+    assert proposal.policy.rationale.startswith(offline.rationale)
+    assert reason in proposal.policy.rationale
+    assert proposal.exchange.result in proposal.policy.rationale
+    assert proposal.exchange.request_count == len(server.requests) == request_count
+
+
+class Ranking(CoordinateChooser):
+    """Offers the first untried configurations, and expects something of all but the first."""
+
+    def candidates(self, _: Study, history: History, count: int) -> tuple[Choice, ...]:
+        first, *others = untried(SPACE, history)[:count]
+        return (
+            Choice(config=first, why="is next"),
+            *(Choice(config=each, why="is next", expected="expected 1.10x") for each in others),
+        )
+
+
+def test_candidates_are_offered_and_accepting_one_is_said(proposing):
+    # The second on the list is the third untried one: of the first nothing is expected.
+    taken = SPACE.feasible[2].values
+    accepting = code(int(taken["dp"]), int(taken["micro_batch"]))
+    with proposing(STUDY, [submission(accepting), GOOD], offline=Ranking(SPACE)) as (
+        server,
+        proposer,
+    ):
+        accepted, overruled = (proposer.propose(STUDY, History()) for _ in range(2))
+
+    assert accepted.policy.rationale == "accepts candidate 2: because"
+    assert overruled.policy.rationale == "because"
+    told = json.dumps(server.requests[0].body["messages"])
+    assert all(str(config) in told for config in SPACE.feasible[:5])
+
+
+def test_a_candidate_of_which_nothing_is_expected_does_not_head_the_list(proposing):
+    with proposing(STUDY, [GOOD], offline=Ranking(SPACE)) as (server, proposer):
+        proposer.propose(STUDY, tried(1.0))
+
+    told = server.requests[0].body["messages"][0]["content"][0]["text"]
+    offered = [line for line in told.splitlines() if line[:3] in {"1. ", "5. "}]
+    assert offered[0].endswith(": expected 1.10x")
+    assert offered[1].endswith(": is next")
+
+
+def test_a_prompt_that_is_too_long_is_halved(proposing):
+    with proposing(STUDY, [prompt_too_long(), GOOD]) as (server, proposer):
+        proposal = proposer.propose(replace(STUDY, budget=Budget(trials=7)), tried(*[1.0] * 4))
+
+    assert proposal.policy.author == "llm"
+    long, short = (len(json.dumps(request.body["messages"])) for request in server.requests)
+    assert short < long
+
+
+def test_choosing_a_proposer_imports_no_sdk():
+    code = "import sys, search.llm.proposer; sys.exit('anthropic' in sys.modules)"
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_same_history_gives_the_same_question(proposing):
+    with proposing(STUDY, [GOOD, GOOD]) as (server, proposer):
+        for _ in range(2):
+            proposer.propose(STUDY, tried(1.0, 1.0))
+
+    assert server.requests[0].body == server.requests[1].body
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404])
+def test_a_fault_that_only_a_person_cures_is_said_once(proposing, status):
+    notices = []
+    with proposing(STUDY, [fault(status)], notice=notices.append) as (server, proposer):
+        first, second = (proposer.propose(STUDY, History()) for _ in range(2))
+
+    assert first.policy.author == second.policy.author == "coordinate"
+    assert first.exchange is not None
+    assert second.exchange is None
+    assert "the model is not asked" in second.policy.rationale
+    assert len(server.requests) == 1
+    (notice,) = notices
+    assert notice.startswith("the search continues without the model: ")
+    assert f"({status}" in notice
+    assert notice.endswith("or use --strategy offline")
+
+
+REFUSED = refusal()
+
+
+@pytest.mark.parametrize(
+    ("replies", "asked"),
+    [
+        ([REFUSED] * 5, "yyy..y..y."),
+        ([REFUSED, REFUSED, REFUSED, GOOD, REFUSED, REFUSED], "yyy..yyy"),
+    ],
+    ids=["for ever", "until a policy"],
+)
+def test_after_three_turns_without_a_policy_the_model_is_asked_in_every_third(
+    proposing, replies, asked
+):
+    with proposing(STUDY, replies) as (server, proposer):
+        turns = [proposer.propose(STUDY, History()).exchange is not None for _ in asked]
+
+    assert turns == [each == "y" for each in asked]
+    assert len(server.requests) == asked.count("y")
+
+
+def test_asked_seldom_the_model_takes_the_first_turns_and_those_without_progress(proposing):
+    step_times_s = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 9.0, 9.0]
+    histories = [tried(*step_times_s[:count]) for count in range(1, 9)]
+    with proposing(STUDY, lambda _: GOOD, turns="seldom") as (_, proposer):
+        authors = [proposer.propose(STUDY, history).policy.author for history in histories]
+
+    assert authors == ["llm"] * 3 + ["coordinate"] * 4 + ["llm"]
+
+
+def test_beyond_its_tokens_the_model_is_not_asked_and_this_is_said(proposing):
+    notices = []
+    allowance = Allowance(Budget(max_tokens=100), "m", None, list)
+    with proposing(STUDY, [], allowance=allowance, notice=notices.append) as (server, proposer):
+        first, second = (proposer.propose(STUDY, History()) for _ in range(2))
+
+    assert first.exchange is second.exchange is None
+    assert "0 of 100 tokens for the model are used" in first.policy.rationale
+    assert not server.requests
+    assert len(notices) == 1
+
+
+@pytest.mark.parametrize(
+    ("history", "left"),
+    [(History(), 12), (tried(1.0).append(testing.trial(1, NOTHING)), 11)],
+    ids=["none used", "launches only"],
+)
+def test_a_space_that_fits_in_the_budget_is_tried_without_a_model(proposing, history, left):
+    study = replace(STUDY, budget=Budget(trials=12))
+    with proposing(STUDY, []) as (server, proposer):
+        proposal = proposer.propose(study, history)
+
+    words = f"the {left} remaining launches cover all {left} untried configurations"
+    assert proposal.policy.author == "coordinate"
+    assert words in proposal.policy.rationale
+    assert proposal.exchange is None
+    assert not server.requests
+
+
+def test_a_space_one_larger_than_the_budget_is_left_to_the_model(proposing):
+    study = replace(STUDY, budget=Budget(trials=11))
+    with proposing(STUDY, [GOOD, GOOD]) as (server, proposer):
+        proposer.propose(study, History())
+        proposer.propose(study, tried(1.0))
+
+    assert len(server.requests) == 2
+
+
+def test_when_everything_was_tried_there_is_nothing_to_propose(proposing):
+    with proposing(STUDY, []) as (server, proposer):
+        assert proposer.propose(STUDY, tried(*[1.0] * 12)) is None
+
+    assert not server.requests
+
+
+def test_a_provider_that_asks_for_an_hour_is_left_alone_for_an_hour(proposing):
+    notices, now = [], [0.0]
+    script = [fault(429, "slow down", retry_after_s=3600), GOOD]
+    with proposing(STUDY, script, notice=notices.append, clock=lambda: now[0]) as (
+        server,
+        proposer,
+    ):
+        authors = []
+        for now[0] in (0.0, 10.0, 3599.0, 3601.0):
+            authors.append(proposer.propose(STUDY, tried(1.0)).policy.author)
+
+    assert authors == ["coordinate", "coordinate", "coordinate", "llm"]
+    assert len(server.requests) == 2
+    assert notices == [
+        "the model is not asked for 3600 s: 127.0.0.1 asks to wait 3600 s (429): slow down"
+    ]
+
+
+def test_a_turn_without_a_policy_is_said_once_for_the_same_reason(proposing):
+    notices = []
+    script = [REFUSED, REFUSED, refusal("cyber"), GOOD, refusal("cyber")]
+    with proposing(STUDY, script, notice=notices.append) as (_, proposer):
+        for _ in range(7):
+            proposer.propose(STUDY, tried(1.0))
+
+    words = "the model returned no policy in this turn: the model refused to answer"
+    assert notices == [f"{words} ({why})" for why in ("frontier_llm", "cyber", "cyber")]

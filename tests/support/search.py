@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Event, Lock, Thread
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 from policies.space import Space
 from records.llm_exchange import LlmExchange
@@ -430,7 +430,7 @@ def connected(
     path: str = "",
     notice: Callable[[str], None] = lambda _: None,
     server: Mapping[str, bool] | None = None,
-    **fields: object,
+    **fields: Any,
 ) -> Iterator[tuple[ScriptedMessagesServer, LlmClient]]:
     """A scripted server and a client that talks to it once, with other settings in `fields`."""
     # Imported here: the SDK takes seconds to load.
@@ -467,7 +467,7 @@ def ask(
     prompt: Prompt = PROMPT,
     shorter: Callable[[], Prompt] | None = None,
     allowance: Allowance | None = None,
-    **fields: object,
+    **fields: Any,
 ) -> Asked:
     """Ask a scripted model once, over a real socket and through the real SDK."""
     with connected(script, **fields) as (server, client):

@@ -29,9 +29,9 @@ from evaluator.traces.readers.cache import (
     write_columns,
 )
 from evaluator.traces.readers.files import LARGE_LIMITS
-from evaluator.traces.readers.formats import read_file
 from evaluator.traces.readers.read import read_folder
 from evaluator.traces.testing import Span, rank_trace
+from tests.support.traces import communication
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
 COUNT = 12_000
@@ -80,21 +80,15 @@ def copied(original, tmp_path):
 EVERYTHING = rank_trace(
     [
         Span(Activity.COMPUTE, 3, 9, "gemm", lane=1, correlation=4, bytes=5, flops=6.5),
-        Span(
-            Activity.COMMUNICATION,
-            4,
-            8,
-            'nccl "\n\u00e9',
-            collective=CollectiveKind.ALL_TO_ALL,
-            group=RankGroup("tp", (0, 2), 2),
-            payload_bytes=1 << 40,
-        ),
+        communication(CollectiveKind.ALL_TO_ALL, 4, 8, RankGroup("tp", (0, 2), 2), 1 << 40),
     ],
     rank=2,
     world_size=4,
     backend="nccl",
-    device=Device(name="one", multiprocessor_count=108, memory_bytes=1 << 36),
+    device=Device(name='one "\n\u00e9', multiprocessor_count=108, memory_bytes=1 << 36),
 )
+
+
 EVERYTHING = replace(
     EVERYTHING,
     memory=MemoryUse(time_ns=np.array([1, 2]), allocated_bytes=np.array([0, 1 << 35])),
@@ -106,37 +100,18 @@ NOTHING = rank_trace([], steps=(), rank=7)
 def test_columns_are_read_as_they_were_written(tmp_path):
     path = tmp_path / "columns"
     with path.open("wb") as file:
-        write_columns(file, (EVERYTHING, NOTHING), {"any": "label"})
+        write_columns(file, (EVERYTHING, NOTHING))
     with path.open("rb") as file:
-        header = read_header(file)
-        read = read_columns(file, header)
-    assert json.loads(bytes(header.label)) == {"any": "label"}
+        read = read_columns(file, read_header(file))
     assert same(EVERYTHING, read[0])
     assert same(NOTHING, read[1])
 
 
-def test_columns_that_were_read_can_be_changed(original):
-    path, _ = original
-    read = load(path)
-    read[0].spans.start_ns[0] = 0  # as those of a trace that was parsed
-
-
-def test_every_recorded_trace_is_the_same_from_its_columns(recorded_data, tmp_path):
-    for path in sorted((recorded_data / "traces/kineto").glob("*ddp*.json.gz")):
-        traces = read_file(path, LARGE_LIMITS)
-        with (tmp_path / path.name).open("wb") as file:
-            write_columns(file, traces)
-        with (tmp_path / path.name).open("rb") as file:
-            read = read_columns(file, read_header(file))
-        assert all(map(same, traces, read))
-
-
-# When a cache is used.
-
-
-def test_what_is_kept_is_what_was_read(original):
+def test_what_is_kept_is_what_was_read_and_can_be_changed(original):
     path, traces = original
-    assert all(map(same, load(path), traces))
+    read = load(path)
+    assert all(map(same, read, traces))
+    read[0].spans.start_ns[0] = 0  # as those of a trace that was parsed
     assert cache_path(path).name == ".rank0_trace.json.cclsearch"
 
 
@@ -149,15 +124,10 @@ def test_the_cache_is_read_instead_of_the_trace(tmp_path):
     assert read_folder(tmp_path, use_cache=False).caveats == ()
 
 
-def test_without_a_cache_none_is_left(tmp_path):
-    path = write_trace(tmp_path)
-    read_folder(tmp_path, use_cache=False)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_small_trace_leaves_no_cache(tmp_path):
-    path = write_trace(tmp_path, count=100)
-    read_folder(tmp_path)
+@pytest.mark.parametrize(("count", "use_cache"), [(COUNT, False), (100, True)])
+def test_no_cache_is_left_unasked_or_of_a_small_trace(tmp_path, count, use_cache):
+    path = write_trace(tmp_path, count=count)
+    read_folder(tmp_path, use_cache=use_cache)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -173,43 +143,22 @@ def test_a_copied_folder_brings_its_cache(copied):
 
 def test_a_trace_that_was_replaced_is_read_again(copied):
     path, _ = copied
+    before = path.stat()
     write_trace(path.parent, kernel="conv")  # of the same size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert load(path) is None
     assert read_folder(path).ranks[0].spans.names == ("conv",)
     assert read_cache(path, LARGE_LIMITS, 0)[0].spans.names == ("conv",)
 
 
-def test_a_change_that_hides_its_time_is_seen(copied):
-    path, _ = copied
-    assert load(path) is not None
-    before = path.stat()
-    content = path.read_bytes().replace(b"gemm", b"conv", 1)
-    path.write_bytes(content)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert path.stat().st_mtime_ns == before.st_mtime_ns
-    assert load(path) is None
-
-
-def test_an_upgrade_reads_no_columns_of_another_version(copied):
-    path, _ = copied
-    content = cache_path(path).read_bytes()
-    version = json.loads(content.partition(b"\n")[0])["label"]["version"].encode()
-    cache_path(path).write_bytes(content.replace(version, b"0" * len(version)))
-    assert load(path) is None
-
-
-def test_a_file_that_names_its_rank_has_the_same_cache_alone_and_among_others(copied):
-    path, _ = copied
-    assert read_cache(path, LARGE_LIMITS, 0) is not None
-
-
 def test_a_rank_that_was_given_to_a_lonely_file_is_not_its_own(copied):
     path, traces = copied
+    assert read_cache(path, LARGE_LIMITS, 0) is not None
     assert write_cache(path, FileIdentity.of(path), 0, traces)
     assert read_cache(path, LARGE_LIMITS, 0) is not None
-    assert read_cache(path, LARGE_LIMITS, None) is None
+    assert load(path) is None
     assert write_cache(path, FileIdentity.of(path), 3, traces)
-    assert read_cache(path, LARGE_LIMITS, None) is not None
+    assert load(path) is not None
 
 
 def test_a_trace_that_changes_while_it_is_read_is_not_kept(copied):
@@ -221,13 +170,14 @@ def test_a_trace_that_changes_while_it_is_read_is_not_kept(copied):
     assert not cache_path(path).exists()
 
 
-# When nothing can be kept, nobody minds.
-
-
-def test_a_name_too_long_for_a_cache_is_no_matter(tmp_path):
+def test_a_cache_that_cannot_be_written_is_no_matter(tmp_path):
     path = write_trace(tmp_path, name="rank0_" + "x" * 240 + ".json")
     assert read_folder(tmp_path).ranks[0].spans.count == COUNT
     assert list(tmp_path.iterdir()) == [path]
+    other = path.rename(tmp_path / "rank0.json")
+    cache_path(other).mkdir()
+    assert read_folder(tmp_path).ranks[0].spans.count == COUNT
+    assert sorted(tmp_path.iterdir()) == sorted([other, cache_path(other)])
 
 
 def test_a_full_disk_is_no_matter(tmp_path):
@@ -240,13 +190,6 @@ def test_a_full_disk_is_no_matter(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert traces.ranks[0].spans.count == COUNT
     assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_folder_that_cannot_be_written_is_no_matter(tmp_path):
-    path = write_trace(tmp_path)
-    cache_path(path).mkdir()
-    assert read_folder(tmp_path).ranks[0].spans.count == COUNT
-    assert sorted(tmp_path.iterdir()) == sorted([path, cache_path(path)])
 
 
 def test_one_process_writes_at_a_time(copied):
@@ -278,9 +221,6 @@ def test_nothing_else_is_overwritten(copied, plant):
     assert precious.read_text() == "my work"
 
 
-# Caches that somebody damaged or made.
-
-
 @given(place=st.integers(min_value=0), value=st.integers(0, 255))
 def test_no_changed_byte_changes_what_is_read(original, place, value):
     path, traces = original
@@ -295,36 +235,59 @@ def test_no_changed_byte_changes_what_is_read(original, place, value):
     assert read is None or all(map(same, read, traces))
 
 
-@pytest.mark.parametrize("part", [0, 0.0005, 0.01, 0.5, 0.999999])
-def test_a_truncated_cache_is_ignored_and_rewritten(copied, part):
-    path, traces = copied
-    content = cache_path(path).read_bytes()
-    cache_path(path).write_bytes(content[: int(part * len(content))])
-    assert load(path) is None
-    assert read_and_cache(path, LARGE_LIMITS, None)[1]
-    assert all(map(same, load(path), traces))
+def cut(part):
+    return lambda path: path.write_bytes(path.read_bytes()[: int(part * path.stat().st_size)])
+
+
+def of_another_version(path):
+    version = json.loads(path.read_bytes().partition(b"\n")[0])["label"]["version"].encode()
+    path.write_bytes(path.read_bytes().replace(version, b"0" * len(version)))
+
+
+def instead(make):
+    def replace_cache(path):
+        path.unlink()
+        make(path)
+
+    return replace_cache
+
+
+def grow(path):
+    with path.open("r+b") as file:
+        file.truncate(1 << 40)
 
 
 @pytest.mark.parametrize(
-    "content",
+    "spoil",
     [
-        b"",
-        b"\n",
-        b"{}\n",
-        b"null\n",
-        b"[" * 100_000 + b"\n",
-        b'{"label": ' + b"[" * 100_000 + b"\n",
-        b"\xff" * 1000,
-        b"x" * 1_000_000,
-        b'{"label": {}, "checksum": 0, "traces": []}\n',
-        b'{"label": null, "checksum": "0", "traces": {}}\n',
+        *map(cut, (0, 0.0005, 0.01, 0.5, 0.999999)),
+        *(
+            lambda path, content=content: path.write_bytes(content)
+            for content in (
+                b"\n",
+                b"{}\n",
+                b"null\n",
+                b"[" * 100_000 + b"\n",
+                b'{"label": ' + b"[" * 100_000 + b"\n",
+                b"\xff" * 1000,
+                b"x" * 1_000_000,
+                b'{"label": {}, "checksum": 0, "traces": []}\n',
+                b'{"label": null, "checksum": "0", "traces": {}}\n',
+            )
+        ),
+        of_another_version,
+        instead(os.mkfifo),
+        instead(lambda path: path.symlink_to("/dev/zero")),
+        grow,
     ],
-    ids=lambda content: content[:12],
 )
-def test_a_foreign_file_is_ignored(copied, content):
-    path, _ = copied
-    cache_path(path).write_bytes(content)
+def test_a_cache_that_is_cut_foreign_outdated_or_no_file_is_ignored_and_rewritten(copied, spoil):
+    path, traces = copied
+    spoil(cache_path(path))
     assert load(path) is None
+    if cache_path(path).is_file():
+        assert read_and_cache(path, LARGE_LIMITS, None)[1]
+        assert all(map(same, load(path), traces))
 
 
 def described(path, change):
@@ -338,50 +301,29 @@ def described(path, change):
     cache_path(path).write_bytes(header.encode() + b"\n" + columns)
 
 
-def test_a_description_with_the_right_checksum_is_believed(copied):
-    path, _ = copied
-    described(path, lambda told: told.update(caveats=["forged"]))
-    assert load(path)[0].caveats == ("forged",)
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("part", "changed"),
     [
-        lambda told: told.update(rank="0"),
-        lambda told: told.update(rank=-1),
-        lambda told: told.update(rank=1),
-        lambda told: told.update(spans=None),
-        lambda told: told.update(spans=[]),
-        lambda told: told.update(steps={}),
-        lambda told: told.update(memory={"time_ns": 0, "allocated_bytes": -1}),
-        lambda told: told.update(device="x"),
-        lambda told: told["spans"].update(names=[]),
-        lambda told: told["spans"].update(lanes=[]),
-        lambda told: told["spans"].update(lanes=[3]),
-        lambda told: told["spans"].update(start_ns=-1),
-        lambda told: told["spans"].update(start_ns=1 << 60),
-        lambda told: told["spans"].update(start_ns="many"),
-        lambda told: told["spans"].update(start_ns=told["spans"]["start_ns"] - 1),
-        lambda told: told["spans"].pop("end_ns"),
+        *((None, {"rank": rank}) for rank in ("0", -1, 1)),
+        *((None, {"spans": value}) for value in (None, [])),
+        (None, {"steps": {}}),
+        (None, {"memory": {"time_ns": 0, "allocated_bytes": -1}}),
+        (None, {"device": "x"}),
+        ("spans", {"names": []}),
+        *(("spans", {"lanes": value}) for value in ([], [3])),
+        *(("spans", {"start_ns": value}) for value in (-1, 1 << 60, "many", COUNT - 1)),
+        ("spans", {"end_ns": None}),
     ],
 )
-def test_a_description_that_does_not_fit_is_ignored(copied, change):
+def test_a_description_that_does_not_fit_is_ignored(copied, part, changed):
     path, _ = copied
-    described(path, change)
+    described(path, lambda told: told.update(caveats=["forged"]))
+    assert load(path)[0].caveats == ("forged",)  # for its checksum is right
+    described(path, lambda told: (told[part] if part else told).update(changed))
     assert load(path) is None
 
 
-def test_a_cache_of_no_trace_is_ignored(copied):
-    path, _ = copied
-    assert write_cache(path, FileIdentity.of(path), None, ())
-    assert load(path) is None
-
-
-def with_column(trace, part, name, value):
-    columns = getattr(trace, part)
-    array = getattr(columns, name).copy()
-    array[-1] = value
-    return replace(trace, **{part: replace(columns, **{name: array})})
+LATEST, EARLIEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 @pytest.mark.parametrize(
@@ -391,40 +333,27 @@ def with_column(trace, part, name, value):
         ("spans", "name_id", -1),
         ("spans", "lane_id", 2),
         ("spans", "activity", 100),
-        ("spans", "end_ns", np.iinfo(np.int64).max),
+        ("spans", "end_ns", LATEST),
         ("collectives", "span", 2),
         ("collectives", "kind", 100),
         ("collectives", "group_id", 1),
         ("steps", "kind", 100),
-        ("host_steps", "end_ns", np.iinfo(np.int64).max),
-        ("memory", "time_ns", np.iinfo(np.int64).min),
+        ("host_steps", "end_ns", LATEST),
+        ("memory", "time_ns", EARLIEST),
     ],
 )
 def test_a_cache_whose_numbers_lead_nowhere_is_ignored(tmp_path, part, name, value):
     path = write_trace(tmp_path, count=1)
-    assert write_cache(path, FileIdentity.of(path), None, (EVERYTHING,))
+    identity = FileIdentity.of(path)
+    assert write_cache(path, identity, None, (EVERYTHING,))
     assert load(path) is not None
-    assert write_cache(
-        path, FileIdentity.of(path), None, (with_column(EVERYTHING, part, name, value),)
-    )
-    assert load(path) is None
-
-
-def test_what_is_no_regular_file_is_no_cache(copied):
-    path, _ = copied
-    cache_path(path).unlink()
-    os.mkfifo(cache_path(path))
-    assert load(path) is None
-    cache_path(path).unlink()
-    cache_path(path).symlink_to("/dev/zero")
-    assert load(path) is None
-
-
-def test_a_cache_far_larger_than_its_trace_is_not_looked_at(copied):
-    path, _ = copied
-    with cache_path(path).open("r+b") as file:
-        file.truncate(1 << 40)
-    assert load(path) is None
+    table = getattr(EVERYTHING, part)
+    column = getattr(table, name).copy()
+    column[-1] = value
+    wrong = replace(EVERYTHING, **{part: replace(table, **{name: column})})
+    for traces in ((wrong,), ()):
+        assert write_cache(path, identity, None, traces)
+        assert load(path) is None
 
 
 WRITES_FOR_EVER = """

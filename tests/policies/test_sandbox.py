@@ -28,54 +28,54 @@ SHORT = SandboxLimits(time_s=0.3)
 DEFINITION = "def generate_config(workload, environment):\n"
 
 
-def config_of(body: str, limits: SandboxLimits = SHORT) -> dict[str, object]:
+def config_of(body, limits=SHORT):
     given_config = run_policy(f"{DEFINITION}    {body}\n", WORKLOAD, ENVIRONMENT, limits)
     assert isinstance(given_config, dict), given_config
     return dict(given_config)
 
 
-def refusal_of(source: str, limits: SandboxLimits = SHORT) -> Refusal:
+def refusal_of(source, limits=SHORT):
     refusal = run_policy(source, WORKLOAD, ENVIRONMENT, limits)
     assert isinstance(refusal, Refusal), refusal
     return refusal
 
 
-def refusal_in(body: str, limits: SandboxLimits = SHORT) -> Refusal:
+def refusal_in(body, limits=SHORT):
     return refusal_of(f"{DEFINITION}    {body}\n", limits)
 
 
-def test_a_policy_gives_the_dict_it_returns() -> None:
+def test_a_policy_gives_the_dict_it_returns():
     config = config_of("return {'tp': 2, 'overlap': True, 'lr': 0.5, 'algo': 'ring'}")
     assert config == {"tp": 2, "overlap": True, "lr": 0.5, "algo": "ring"}
     assert [type(value) for value in config.values()] == [int, bool, float, str]
 
 
-def test_a_policy_sees_both_arguments() -> None:
+def test_a_policy_sees_both_arguments():
     body = "return {'batch': workload['global_batch'], 'link': environment['links'][0]['name']}"
     assert config_of(body) == {"batch": 16, "link": "nvlink"}
 
 
-def test_none_in_an_argument_stays_none() -> None:
+def test_none_in_an_argument_stays_none():
     assert config_of("return {'known': workload['sequence_length'] is not None}") == {
         "known": False
     }
 
 
-def test_a_policy_changes_copies_only() -> None:
+def test_a_policy_changes_copies_only():
     workload = {"nested": {"values": [1, 2]}}
     source = DEFINITION + "    workload['nested']['values'].clear()\n    return {}\n"
     assert run_policy(source, workload, {}) == {}
     assert workload == {"nested": {"values": [1, 2]}}
 
 
-def test_an_argument_that_is_not_json_is_the_callers_error() -> None:
+def test_an_argument_that_is_not_json_is_the_callers_error():
     with pytest.raises(TypeError):
         run_policy(DEFINITION + "    return {}\n", {"value": object()}, {})
     with pytest.raises(ValueError, match="not JSON compliant"):
         run_policy(DEFINITION + "    return {}\n", {"value": float("inf")}, {})
 
 
-def test_members_of_scalar_enums_and_other_dicts_become_plain_values() -> None:
+def test_members_of_scalar_enums_and_other_dicts_become_plain_values():
     source = (
         "from collections import OrderedDict\nfrom enum import IntEnum, StrEnum\n"
         "class Tp(IntEnum):\n    TWO = 2\nclass Algo(StrEnum):\n    RING = 'ring'\n"
@@ -85,22 +85,22 @@ def test_members_of_scalar_enums_and_other_dicts_become_plain_values() -> None:
     assert json.dumps(config) == '{"tp": 2, "algo": "ring"}'
 
 
-def test_a_main_guard_does_not_run() -> None:
+def test_a_main_guard_does_not_run():
     guard = "\nif __name__ == '__main__':\n    raise ValueError\n"
     assert run_policy(f"{DEFINITION}    return {{}}\n{guard}", {}, {}) == {}
 
 
-def test_what_a_policy_prints_is_dropped(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_a_policy_prints_is_dropped(capfd):
     assert config_of("print('{\"config\": {}}' * 100000); return {'tp': 1}") == {"tp": 1}
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_order_of_a_set_repeats() -> None:
+def test_the_order_of_a_set_repeats():
     body = "return {'order': ''.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}"
     assert config_of(body) == config_of(body)
 
 
-def test_unseeded_random_numbers_repeat() -> None:
+def test_unseeded_random_numbers_repeat():
     body = (
         "import random; r = random.Random(); a = random.random(); random.seed(); "
         "return {'a': a, 'b': r.random(), 'c': random.random()}"
@@ -108,13 +108,13 @@ def test_unseeded_random_numbers_repeat() -> None:
     assert config_of(body) == config_of(body)
 
 
-def test_seeded_random_numbers_are_those_of_python() -> None:
+def test_seeded_random_numbers_are_those_of_python():
     assert config_of("import random; return {'x': random.Random(7).random()}") == {
         "x": random.Random(7).random()
     }
 
 
-def test_an_import_outside_the_list_is_refused_with_the_list() -> None:
+def test_an_import_outside_the_list_is_refused_with_the_list():
     refusal = refusal_of("import math\n\nimport os.path\n")
     assert refusal.line == 3
     assert refusal.message == (
@@ -124,21 +124,21 @@ def test_an_import_outside_the_list_is_refused_with_the_list() -> None:
 
 
 @pytest.mark.parametrize("statement", ["import time", "from datetime import datetime", "import os"])
-def test_modules_that_reach_outside_cannot_be_imported(statement: str) -> None:
+def test_modules_that_reach_outside_cannot_be_imported(statement):
     assert "is not available in the sandbox" in refusal_of(statement).message
 
 
-def test_a_relative_import_is_refused() -> None:
+def test_a_relative_import_is_refused():
     assert "import of '.sibling' is not" in refusal_of("from .sibling import tune").message
 
 
-def test_every_allowed_module_can_be_imported() -> None:
+def test_every_allowed_module_can_be_imported():
     imports = "\n".join(f"import {name}" for name in ALLOWED_MODULES if name != "__future__")
     source = f"from __future__ import annotations\n{imports}\n{DEFINITION}    return {{}}\n"
     assert run_policy(source, {}, {}) == {}
 
 
-def test_a_policy_may_fall_back_when_an_import_is_refused() -> None:
+def test_a_policy_may_fall_back_when_an_import_is_refused():
     source = (
         "try:\n    import numpy as np\nexcept ImportError:\n    np = None\n"
         f"{DEFINITION}    return {{'numpy': np is not None}}\n"
@@ -147,14 +147,14 @@ def test_a_policy_may_fall_back_when_an_import_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED_CALLS)
-def test_a_builtin_that_reaches_outside_is_refused_by_name(name: str) -> None:
+def test_a_builtin_that_reaches_outside_is_refused_by_name(name):
     assert refusal_in(f"{name}('/etc/passwd')").message == (
         f"line 2: {name}() is not available in the sandbox; "
         "compute from the workload and environment arguments alone"
     )
 
 
-def test_a_missing_key_is_answered_with_the_keys_there_are() -> None:
+def test_a_missing_key_is_answered_with_the_keys_there_are():
     assert refusal_in("return {'tp': environment['gpus']}") == Refusal(
         "line 2: KeyError: 'gpus'; workload has 'global_batch', 'phase', 'sequence_length'; "
         "environment has 'accelerators', 'links'",
@@ -162,7 +162,7 @@ def test_a_missing_key_is_answered_with_the_keys_there_are() -> None:
     )
 
 
-def test_an_exception_is_told_with_the_innermost_line_of_the_policy() -> None:
+def test_an_exception_is_told_with_the_innermost_line_of_the_policy():
     source = f"import json\ndef inner():\n    json.loads('[')\n{DEFINITION}    inner()\n"
     refusal = refusal_of(source)
     assert refusal.line == 3
@@ -183,7 +183,7 @@ def test_an_exception_is_told_with_the_innermost_line_of_the_policy() -> None:
         ("(" * 5000, "line 1: SyntaxError: too many nested parentheses"),
     ],
 )
-def test_a_text_that_is_no_policy_is_refused_with_its_line(source: str, message: str) -> None:
+def test_a_text_that_is_no_policy_is_refused_with_its_line(source, message):
     assert refusal_of(source).message.startswith(message)
 
 
@@ -207,24 +207,24 @@ def test_a_text_that_is_no_policy_is_refused_with_its_line(source: str, message:
         ("{f'k{n}': n for n in range(9999)}", "the returned dict takes more than 65536 bytes"),
     ],
 )
-def test_a_result_that_is_no_configuration_is_refused(value: str, message: str) -> None:
+def test_a_result_that_is_no_configuration_is_refused(value, message):
     assert refusal_in(f"return {value}").message.startswith(message)
 
 
-def test_a_text_that_is_too_long_is_refused_before_it_runs() -> None:
+def test_a_text_that_is_too_long_is_refused_before_it_runs():
     message = refusal_of("#" * 11, SandboxLimits(source_bytes=10)).message
     assert message == "the text is 11 bytes; write at most 10"
 
 
-def test_many_threads_may_run_policies_at_once() -> None:
+def test_many_threads_may_run_policies_at_once():
     source = DEFINITION + "    return {'n': workload['n']}\n"
     with ThreadPoolExecutor(4) as pool:
         configs = list(pool.map(lambda n: run_policy(source, {"n": n}, {}), range(8)))
     assert configs == [{"n": n} for n in range(8)]
 
 
-def test_a_call_leaves_no_descriptor_open() -> None:
-    def open_count() -> int:
+def test_a_call_leaves_no_descriptor_open():
+    def open_count():
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = open_count()
@@ -233,15 +233,15 @@ def test_a_call_leaves_no_descriptor_open() -> None:
     assert open_count() == before
 
 
-def test_the_rules_for_authors_name_every_module_and_refused_call() -> None:
+def test_the_rules_for_authors_name_every_module_and_refused_call():
     assert all(name in SANDBOX_RULES for name in (*ALLOWED_MODULES, *REFUSED_CALLS))
 
 
-def test_the_level_says_what_isolates() -> None:
+def test_the_level_says_what_isolates():
     assert sandbox_level().startswith("seccomp (8 system calls kept), resource limits")
 
 
-def test_a_machine_without_a_known_filter_runs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_known_filter_runs_nothing(monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(SandboxUnavailable, match="cannot be isolated on linux riscv64"):
         run_policy("", {}, {})
@@ -254,15 +254,13 @@ def test_a_machine_without_a_known_filter_runs_nothing(monkeypatch: pytest.Monke
         (b"", "the kernel refuses prctl option 22"),
     ],
 )
-def test_a_filter_that_does_not_hold_stops_before_the_policy(
-    program: bytes, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_that_does_not_hold_stops_before_the_policy(program, reason, monkeypatch):
     monkeypatch.setattr(sandbox, "filter_program", lambda _machine: program)
     with pytest.raises(SandboxUnavailable, match=reason):
         run_policy(DEFINITION + "    return {}\n", {}, {})
 
 
-def test_an_interpreter_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interpreter_that_does_not_start_is_said(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(SandboxUnavailable, match="did not start"):
         run_policy("", {}, {})
@@ -276,7 +274,7 @@ def test_an_interpreter_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPa
         st.text(max_size=60).map(lambda text: f"{DEFINITION}    return {{'x': {text!r}}}\n"),
     )
 )
-def test_any_text_gives_a_configuration_or_a_refusal(source: str) -> None:
+def test_any_text_gives_a_configuration_or_a_refusal(source):
     assert isinstance(run_policy(source, WORKLOAD, ENVIRONMENT, SHORT), dict | Refusal)
 
 
@@ -290,6 +288,6 @@ SCALARS = st.one_of(
 
 @settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=10), SCALARS, max_size=8))
-def test_any_flat_dict_of_scalars_comes_back_as_it_was(config: dict[str, object]) -> None:
+def test_any_flat_dict_of_scalars_comes_back_as_it_was(config):
     given_config = run_policy(f"{DEFINITION}    return workload\n", config, {}, SHORT)
     assert repr(given_config) == repr(config)

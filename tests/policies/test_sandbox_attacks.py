@@ -34,18 +34,18 @@ REACH = textwrap.dedent(
 )
 
 
-def outcome_of(body: str, limits: SandboxLimits = SHORT) -> object:
+def outcome_of(body, limits=SHORT):
     source = f"{REACH}\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
     return run_policy(source, {"pid": os.getpid()}, {}, limits)
 
 
-def refusal_of(body: str, limits: SandboxLimits = SHORT) -> str:
+def refusal_of(body, limits=SHORT):
     outcome = outcome_of(body, limits)
     assert isinstance(outcome, Refusal), outcome
     return outcome.message
 
 
-def test_the_attacks_do_reach_the_real_modules() -> None:
+def test_the_attacks_do_reach_the_real_modules():
     body = "return {'os': os.__name__, 'ctypes': ctypes.__name__, 'libc': libc.abs(-3)}"
     assert outcome_of(body) == {"os": "os", "ctypes": "ctypes", "libc": 3}
 
@@ -84,7 +84,7 @@ def test_the_attacks_do_reach_the_real_modules() -> None:
         "jail.builtins.open('/etc/passwd')",
     ],
 )
-def test_the_kernel_refuses_what_python_can_ask(call: str) -> None:
+def test_the_kernel_refuses_what_python_can_ask(call):
     assert "PermissionError: [Errno 1] Operation not permitted" in refusal_of(call)
 
 
@@ -113,47 +113,47 @@ def test_the_kernel_refuses_what_python_can_ask(call: str) -> None:
         "pause()",
     ],
 )
-def test_the_kernel_refuses_what_native_code_can_ask(call: str) -> None:
+def test_the_kernel_refuses_what_native_code_can_ask(call):
     body = f"return {{'answer': libc.{call}, 'errno': ctypes.get_errno()}}"
     assert outcome_of(body) == {"answer": -1, "errno": 1}
 
 
-def test_a_shell_command_does_not_run(tmp_path: Path) -> None:
+def test_a_shell_command_does_not_run(tmp_path):
     outcome_of(f"os.system('touch {tmp_path}/ran'); return {{}}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_module_file_cannot_be_loaded() -> None:
+def test_a_module_file_cannot_be_loaded():
     assert "No module named 'socket'" in refusal_of("jail.builtins.__import__('socket')")
 
 
-def test_a_thread_cannot_be_started() -> None:
+def test_a_thread_cannot_be_started():
     body = "builtin_importer.load_module('_thread').start_new_thread(print, ())"
     assert "can't start new thread" in refusal_of(body)
 
 
 @pytest.mark.parametrize("reading", ["time()", "monotonic()", "perf_counter()", "clock_gettime(5)"])
-def test_the_clock_cannot_be_read(reading: str) -> None:
+def test_the_clock_cannot_be_read(reading):
     outcome = outcome_of(f"return {{'now': builtin_importer.load_module('time').{reading}}}")
     assert isinstance(outcome, Refusal) or outcome == {"now": 0.0}
 
 
-def test_a_timer_cannot_be_disarmed() -> None:
+def test_a_timer_cannot_be_disarmed():
     body = "jail.signal.setitimer(jail.signal.ITIMER_PROF, 0)"
     assert "itimer_error: [Errno 1] Operation not permitted" in refusal_of(body)
 
 
-def test_a_limit_cannot_be_raised() -> None:
+def test_a_limit_cannot_be_raised():
     body = "jail.resource.setrlimit(jail.resource.RLIMIT_CPU, (9, 9))"
     assert "not allowed to raise maximum limit" in refusal_of(body)
 
 
-def test_sleeping_is_refused() -> None:
+def test_sleeping_is_refused():
     body = "builtin_importer.load_module('time').sleep(60)"
     assert "PermissionError" in refusal_of(body)
 
 
-def test_no_variable_of_the_callers_environment_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_variable_of_the_callers_environment_is_there(monkeypatch):
     monkeypatch.setenv("ANTHROPIC_API_KEY", "a-secret")
     assert outcome_of("return {'found': 'ANTHROPIC_API_KEY' in os.environ}") == {"found": False}
     assert outcome_of("return {name: '' for name in os.environ if name != 'LC_CTYPE'}") == {
@@ -162,7 +162,7 @@ def test_no_variable_of_the_callers_environment_is_there(monkeypatch: pytest.Mon
     }
 
 
-def test_only_the_reply_and_the_null_device_are_open() -> None:
+def test_only_the_reply_and_the_null_device_are_open():
     body = """
     written = []
     for descriptor in range(256):
@@ -188,11 +188,11 @@ def test_only_the_reply_and_the_null_device_are_open() -> None:
         "b'x' * 10_000_000",
     ],
 )
-def test_writing_over_the_reply_gives_no_configuration(forged: str) -> None:
+def test_writing_over_the_reply_gives_no_configuration(forged):
     refusal_of(f"os.write(1, {forged}); return {{'tp': 2}}")
 
 
-def test_a_forged_reply_is_worth_no_more_than_a_returned_dict() -> None:
+def test_a_forged_reply_is_worth_no_more_than_a_returned_dict():
     body = """os.write(1, b'{"config": {"tp": 1}}\\n'); os._exit(0)"""
     assert outcome_of(body) == {"tp": 1}
 
@@ -201,11 +201,11 @@ def test_a_forged_reply_is_worth_no_more_than_a_returned_dict() -> None:
     "ending",
     ["os._exit(0)", "os._exit(3)", "raise SystemExit(0)", "os.abort()", "ctypes.string_at(0)"],
 )
-def test_a_policy_that_ends_its_process_is_refused(ending: str) -> None:
+def test_a_policy_that_ends_its_process_is_refused(ending):
     refusal_of(ending)
 
 
-def test_what_is_left_for_later_never_runs() -> None:
+def test_what_is_left_for_later_never_runs():
     body = """
     class Late:
         def __del__(self):
@@ -228,7 +228,7 @@ def test_what_is_left_for_later_never_runs() -> None:
         "def stop(*_): pass\nsys.setprofile(stop)\nsys.settrace(stop)\nwhile True: pass",
     ],
 )
-def test_an_endless_policy_is_stopped_with_its_line(body: str) -> None:
+def test_an_endless_policy_is_stopped_with_its_line(body):
     assert ": still running after 0.3 s of processor time; bound every loop" in refusal_of(body)
 
 
@@ -239,17 +239,17 @@ def test_an_endless_policy_is_stopped_with_its_line(body: str) -> None:
         "import re\nreturn {'x': bool(re.match('(a+)+$', 'a' * 60 + 'b'))}",
     ],
 )
-def test_one_endless_operation_is_stopped(body: str) -> None:
+def test_one_endless_operation_is_stopped(body):
     assert "still running after 0.3 s of processor time" in refusal_of(body)
 
 
-def test_one_endless_operation_that_hears_no_signal_is_stopped() -> None:
+def test_one_endless_operation_that_hears_no_signal_is_stopped():
     # On a machine so busy that it gets no processor time, the clock on the wall ends it.
     refusal = refusal_of("return {'x': sum(iter(int, 1))}")
     assert refusal.startswith(("still running after 0.3 s", "no result in time"))
 
 
-def test_a_policy_cannot_outlast_the_clock_on_the_wall() -> None:
+def test_a_policy_cannot_outlast_the_clock_on_the_wall():
     limits = SandboxLimits(time_s=60, wall_time_s=0.2)
     assert refusal_of("while True: pass", limits) == (
         "no result in time; a policy may take 60 s of processor time and 0.2 s in all, so bound "
@@ -268,17 +268,17 @@ def test_a_policy_cannot_outlast_the_clock_on_the_wall() -> None:
         "import copy\nx = [0]\nwhile True: x += x",
     ],
 )
-def test_a_policy_that_wants_too_much_memory_is_told(body: str) -> None:
+def test_a_policy_that_wants_too_much_memory_is_told(body):
     assert "MemoryError: the policy needs more memory than it has" in refusal_of(body, SMALL)
 
 
-def test_endless_recursion_is_told() -> None:
+def test_endless_recursion_is_told():
     assert "RecursionError" in refusal_of("return generate_config(workload, environment)")
     body = "class R:\n    def __repr__(self): return repr(self)\nreturn {repr(R()): 1}"
     assert "RecursionError" in refusal_of(body)
 
 
-def test_recursion_past_the_interpreters_own_guard_is_refused() -> None:
+def test_recursion_past_the_interpreters_own_guard_is_refused():
     refusal_of("sys.setrecursionlimit(10**9)\nf = lambda: f()\nreturn f()", SMALL)
 
 
@@ -297,7 +297,7 @@ def test_recursion_past_the_interpreters_own_guard_is_refused() -> None:
         "sys.modules.clear()\njail.__dict__.clear()\nreturn {'a': 1}",
     ],
 )
-def test_a_strange_ending_is_one_printable_line(body: str) -> None:
+def test_a_strange_ending_is_one_printable_line(body):
     message = refusal_of(body)
     assert message.isprintable()
     assert 0 < len(message) < 1200
@@ -311,7 +311,7 @@ run_policy(source, {}, {}, SandboxLimits(time_s=600, wall_time_s=600))
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_no_process_outlives_its_caller(ending: signal.Signals) -> None:
+def test_no_process_outlives_its_caller(ending):
     repository = str(Path(__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", CALLER], cwd=repository, stderr=subprocess.DEVNULL
@@ -326,7 +326,7 @@ def test_no_process_outlives_its_caller(ending: signal.Signals) -> None:
         os.close(descriptor)
 
 
-def test_the_random_bytes_of_a_process_are_no_source_of_chance() -> None:
+def test_the_random_bytes_of_a_process_are_no_source_of_chance():
     body = """
         libc.getauxval.restype = ctypes.c_void_p
         words = (ctypes.c_ulong * 2).from_address(libc.getauxval(ctypes.c_ulong(25)))

@@ -258,5 +258,5 @@ if __name__ == "__main__":
         ),
     ],
 )
-def test_an_ordinary_policy_runs_unchanged(source: str, config: dict[str, object]) -> None:
+def test_an_ordinary_policy_runs_unchanged(source, config):
     assert run_policy(textwrap.dedent(source), WORKLOAD, ENVIRONMENT) == config

@@ -11,7 +11,7 @@ from policies.sandbox import Ending, Refusal, SandboxLimits, agreed_reply
 LIMITS = SandboxLimits(output_bytes=400)
 
 
-def reply_to(payload: bytes, exit_code: int = 0) -> object:
+def reply_to(payload, exit_code=0):
     ending = Ending(received=b"ready\n" + payload, exit_code=exit_code, expired=False)
     return agreed_reply([ending], LIMITS)
 
@@ -20,7 +20,7 @@ def reply_to(payload: bytes, exit_code: int = 0) -> object:
 @example(b"[" * 400, 0)
 @example(b'{"config": {"n": ' + b"9" * 300 + b"}}", 0)
 @example(b'{"refused": 5, "line": "x"}', 0)
-def test_any_bytes_give_a_configuration_or_a_refusal(payload: bytes, exit_code: int) -> None:
+def test_any_bytes_give_a_configuration_or_a_refusal(payload, exit_code):
     assert isinstance(reply_to(payload, exit_code), dict | Refusal)
 
 
@@ -31,7 +31,7 @@ def test_any_bytes_give_a_configuration_or_a_refusal(payload: bytes, exit_code: 
         max_leaves=8,
     )
 )
-def test_a_forged_configuration_is_checked_like_a_returned_one(config: object) -> None:
+def test_a_forged_configuration_is_checked_like_a_returned_one(config):
     reply = reply_to(json.dumps({"config": config}).encode())
     if isinstance(reply, dict):
         assert reply == config
@@ -53,13 +53,13 @@ def test_a_forged_configuration_is_checked_like_a_returned_one(config: object) -
         (b"x" * 401, "the returned dict takes more than 400 bytes"),
     ],
 )
-def test_a_forged_reply_is_refused_for_what_is_wrong(payload: bytes, message: str) -> None:
+def test_a_forged_reply_is_refused_for_what_is_wrong(payload, message):
     reply = reply_to(payload)
     assert isinstance(reply, Refusal)
     assert reply.message.startswith(message)
 
 
-def test_a_forged_message_becomes_one_bounded_printable_line() -> None:
+def test_a_forged_message_becomes_one_bounded_printable_line():
     forged = json.dumps({"refused": "a\n\x1b[31mb\u2028c " + "x" * 2000, "line": -3}).encode()
     ending = Ending(received=b"ready\n" + forged, exit_code=0, expired=False)
     reply = agreed_reply([ending], SandboxLimits())
@@ -70,7 +70,7 @@ def test_a_forged_message_becomes_one_bounded_printable_line() -> None:
     assert reply.message.isprintable()
 
 
-def test_runs_that_answer_differently_give_no_configuration() -> None:
+def test_runs_that_answer_differently_give_no_configuration():
     endings = [
         Ending(received=b'ready\n{"config": {"tp": 4}}\n', exit_code=0, expired=False),
         Ending(received=b'ready\n{"config": {"tp": 8}}\n', exit_code=0, expired=False),
@@ -82,7 +82,7 @@ def test_runs_that_answer_differently_give_no_configuration() -> None:
     )
 
 
-def test_true_and_one_are_different_answers() -> None:
+def test_true_and_one_are_different_answers():
     endings = [
         Ending(received=b'ready\n{"config": {"a": true}}\n', exit_code=0, expired=False),
         Ending(received=b'ready\n{"config": {"a": 1}}\n', exit_code=0, expired=False),
@@ -90,7 +90,7 @@ def test_true_and_one_are_different_answers() -> None:
     assert isinstance(agreed_reply(endings, LIMITS), Refusal)
 
 
-def test_a_run_that_outlived_the_deadline_is_refused() -> None:
+def test_a_run_that_outlived_the_deadline_is_refused():
     ending = Ending(received=b"ready\n", exit_code=-9, expired=True)
     assert agreed_reply([ending], LIMITS) == Refusal(
         "no result in time; a policy may take 2 s of processor time and 10 s in all, so bound "
@@ -99,7 +99,7 @@ def test_a_run_that_outlived_the_deadline_is_refused() -> None:
     )
 
 
-def test_a_forged_line_is_a_number() -> None:
+def test_a_forged_line_is_a_number():
     outcome = reply_to(b'{"refused": "no", "line": true}')
     assert isinstance(outcome, Refusal)
     assert outcome.line is None

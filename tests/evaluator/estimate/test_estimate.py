@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -156,7 +155,7 @@ LAYOUTS = [
 
 
 @pytest.fixture(scope="module")
-def frugal_ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+def frugal_ranks(tmp_path_factory):
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
         "MALLOC_MMAP_THRESHOLD_": "65536",

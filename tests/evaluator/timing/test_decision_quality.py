@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ SLOWER_BY = {"A": 0, "A2": 0, "B3": 3, "B10": 10}
 ROUND_COUNT = 24
 
 
-def line(number: int, position: int, which: str, noise: np.random.Generator) -> dict[str, Any]:
+def line(number, position, which, noise):
     launch_s = 0.1 * (1 + SLOWER_BY[which] / 100) * (1 + 0.05 * number)
     steps = launch_s * np.exp(noise.normal(0, 0.004) + noise.normal(0, 0.01, 20))
     return {
@@ -30,13 +29,13 @@ def line(number: int, position: int, which: str, noise: np.random.Generator) -> 
     }
 
 
-def written(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
+def written(path, rows):
     about = {"machine": "imagined"}
     path.write_text("".join(json.dumps(row) + "\n" for row in (about, *rows)), encoding="utf-8")
     return path
 
 
-def judged(path: Path) -> subprocess.CompletedProcess[str]:
+def judged(path):
     return subprocess.run(
         [sys.executable, BENCHMARK, "stored", "--json", "--file", path],
         capture_output=True,
@@ -47,7 +46,7 @@ def judged(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def quality(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def quality(tmp_path_factory):
     noise = np.random.default_rng(5)
     rows = [
         line(number, position, which, noise)
@@ -62,19 +61,17 @@ def quality(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return told
 
 
-def test_a_round_with_a_failed_launch_is_counted_and_left_out(quality: dict[str, Any]) -> None:
+def test_a_round_with_a_failed_launch_is_counted_and_left_out(quality):
     assert quality["round_count"] == ROUND_COUNT - 1
     assert quality["broken_round_count"] == 1
 
 
-def test_known_slowdowns_are_found_as_large_as_they_are(quality: dict[str, Any]) -> None:
+def test_known_slowdowns_are_found_as_large_as_they_are(quality):
     for job, ratio in (("A2", 1.0), ("B3", 1.03), ("B10", 1.10)):
         assert quality["shifts"][job]["ratio"] == pytest.approx(ratio, abs=0.005)
 
 
-def test_paired_rounds_see_a_slowdown_through_drift_and_claim_none_where_there_is_none(
-    quality: dict[str, Any],
-) -> None:
+def test_paired_rounds_see_a_slowdown_through_drift_and_claim_none_where_there_is_none(quality):
     jobs = quality["outcomes"]["paired, margin 1 %"]
     assert jobs["A2"]["claimed"]["share"] == 0
     assert jobs["B3"]["verdicts"]["slow"]["share"] == 1
@@ -82,20 +79,20 @@ def test_paired_rounds_see_a_slowdown_through_drift_and_claim_none_where_there_i
     assert jobs["B10"]["launches_a_side"] == 4
 
 
-def test_the_lower_mean_always_claims_a_difference(quality: dict[str, Any]) -> None:
+def test_the_lower_mean_always_claims_a_difference(quality):
     always = quality["outcomes"]["lower mean of 1"]["A2"]
     assert always["claimed"]["share"] == 1
     assert always["disjoint_count"] == quality["round_count"]
 
 
-def test_an_interval_of_a_share_is_for_series_that_share_no_round(quality: dict[str, Any]) -> None:
+def test_an_interval_of_a_share_is_for_series_that_share_no_round(quality):
     ten = quality["outcomes"]["lower mean of 10"]["B10"]
     assert (ten["series_count"], ten["disjoint_count"]) == (14, 2)
     assert ten["claimed"]["low"] == pytest.approx(0.025**0.5)
     assert ten["claimed"]["high"] == 1
 
 
-def test_a_file_without_whole_rounds_says_what_to_do(tmp_path: Path) -> None:
+def test_a_file_without_whole_rounds_says_what_to_do(tmp_path):
     row = line(0, 0, "A", np.random.default_rng(1))
     result = judged(written(tmp_path / "launches.jsonl", [row]))
     assert result.returncode == 1

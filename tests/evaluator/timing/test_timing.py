@@ -19,7 +19,7 @@ TIMES = st.lists(st.floats(1e-9, 1e3), min_size=1, max_size=40)
 ADD = Task(stmt="x.add(1)", setup="x = torch.ones(8)", label="add", sub_label="8")
 
 
-def timing(*launches: list[float], calls: int = 1, task: Task = ADD) -> Timing:
+def timing(*launches, calls=1, task=ADD):
     return Timing(
         task=task,
         number_per_run=calls,
@@ -30,12 +30,12 @@ def timing(*launches: list[float], calls: int = 1, task: Task = ADD) -> Timing:
     )
 
 
-def torch_measurement(times: list[float], calls: int = 1) -> torch_common.Measurement:
+def torch_measurement(times, calls=1):
     task = torch_common.TaskSpec(stmt="pass", setup="pass")
     return torch_common.Measurement(number_per_run=calls, raw_times=list(times), task_spec=task)
 
 
-def spread_times(relative_sd: float, count: int = 100, centre: float = 1e-3) -> list[float]:
+def spread_times(relative_sd, count=100, centre=1e-3):
     quantiles = (np.arange(count) + 0.5) / count
     return [float(t) for t in centre * (1 + relative_sd * stats.norm.ppf(quantiles))]
 

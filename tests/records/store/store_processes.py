@@ -21,7 +21,7 @@ STUDY_ID = "one"
 PARENT = os.getpid()
 
 
-def append_trials(root: Path, acknowledged: int) -> None:
+def append_trials(root, acknowledged):
     """Append trials for ever, one byte to `acknowledged` for each that is finished."""
     store = Store(root)
     if not store.studies():
@@ -36,7 +36,7 @@ def append_trials(root: Path, acknowledged: int) -> None:
         os.write(acknowledged, b".")
 
 
-def killed_at_statements(folder: Path, statements: list[int]) -> None:
+def killed_at_statements(folder, statements):
     """For each number, a store in a folder of that name, killed before that SQL statement."""
     for statement in statements:
         child = os.fork()
@@ -49,14 +49,14 @@ def killed_at_statements(folder: Path, statements: list[int]) -> None:
         assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
 
 
-def _kill_before(statement: int) -> None:
+def _kill_before(statement):
     connect, seen = sqlite3.connect, iter(range(1, statement))
 
-    def count(_: str) -> None:
+    def count(_):
         if next(seen, None) is None:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def counted(path: str | Path, timeout: float = 5.0) -> sqlite3.Connection:
+    def counted(path, timeout=5.0):
         connection = connect(path, timeout=timeout)
         connection.set_trace_callback(count)
         return connection
@@ -64,12 +64,12 @@ def _kill_before(statement: int) -> None:
     sqlite3.connect = counted
 
 
-def killed_at(root: Path, point: str) -> None:
+def killed_at(root, point):
     """Finish trial 1 of a study, or open it without its database, and be killed at a point."""
     append, apply, write = writer.append_line, writer.apply_entry, os.write
     applied = count()
 
-    def kill(*_: object) -> None:
+    def kill(*_):
         os.kill(os.getpid(), signal.SIGKILL)
 
     match point:
@@ -85,7 +85,7 @@ def killed_at(root: Path, point: str) -> None:
     Store(root).finish(STUDY_ID, trial(1, 0.5))
 
 
-def open_at_once(folder: Path) -> None:
+def open_at_once(folder):
     """Open one new store after the other, each in four processes at the same time."""
     for number in range(5):
         children = [os.fork() for _ in range(4) if os.getpid() == PARENT]
@@ -96,7 +96,7 @@ def open_at_once(folder: Path) -> None:
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def open_one(root: Path) -> None:
+def open_one(root):
     """Open a store, or say why not."""
     try:
         Store(root).close()
@@ -104,14 +104,14 @@ def open_one(root: Path) -> None:
         say(str(error))
 
 
-def hold(root: Path) -> None:
+def hold(root):
     """Hold the study until the end of the input."""
     with Store(root).lock(STUDY_ID):
         say("held")
         sys.stdin.read()
 
 
-def fill(root: Path, largest_file_bytes: int) -> None:
+def fill(root, largest_file_bytes):
     """Append large trials until the store refuses, then say how many it took and why it stopped."""
     if largest_file_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file_bytes, largest_file_bytes))
@@ -137,7 +137,7 @@ def fill(root: Path, largest_file_bytes: int) -> None:
         say(str(error))
 
 
-def write_at_once(root: Path) -> None:
+def write_at_once(root):
     """Append ten trials to a study each, in three processes at the same time."""
     children = [os.fork() for _ in range(3) if os.getpid() == PARENT]
     if os.getpid() != PARENT:
@@ -150,13 +150,13 @@ def write_at_once(root: Path) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def keep_large(root: Path) -> None:
+def keep_large(root):
     """Keep one large file."""
     say("writing")
     Store(root).artifacts.keep_text("x" * 50_000_000, "trace.json")
 
 
-def say(line: str) -> None:
+def say(line):
     """Tell the test, which reads line by line."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()

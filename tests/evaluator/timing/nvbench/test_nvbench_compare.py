@@ -1,17 +1,15 @@
 """Two result files are compared state by state, and only what belongs together."""
 
-from collections.abc import Sequence
-from pathlib import Path
-
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, Filters, compare_files
+from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
 from evaluator.timing.screening.decide import Reason
 from evaluator.timing.screening.estimate import PRESETS
 from records.errors import StudyError
 from tests.support.nvbench import (
-    Json,
     benchmark,
     device,
     sample_reference,
@@ -27,23 +25,21 @@ ONE, TWO = {"T": "I32"}, {"T": "F32"}
 
 
 @pytest.fixture
-def sides(tmp_path: Path) -> tuple[Path, Path]:
+def sides(tmp_path):
     return tmp_path / "ref.json", tmp_path / "cmp.json"
 
 
-def compared(
-    sides: tuple[Path, Path], ref: Sequence[Json], cmp: Sequence[Json], **options: object
-) -> ComparedFiles:
+def compared(sides, ref, cmp, **options):
     write_result(sides[0], ref)
     write_result(sides[1], cmp)
     return compare_files(*sides, **options)
 
 
-def verdicts(found: ComparedFiles) -> list[str]:
+def verdicts(found):
     return [row.judgement.verdict.value for row in found.rows]
 
 
-def test_a_faster_state_is_fast_and_an_equal_one_is_the_same(sides: tuple[Path, Path]):
+def test_a_faster_state_is_fast_and_an_equal_one_is_the_same(sides):
     found = compared(
         sides,
         [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
@@ -55,7 +51,7 @@ def test_a_faster_state_is_fast_and_an_equal_one_is_the_same(sides: tuple[Path, 
     assert found.warnings == ()
 
 
-def test_thresholds_and_missing_clock_rates_reach_the_judgement(sides: tuple[Path, Path]):
+def test_thresholds_and_missing_clock_rates_reach_the_judgement(sides):
     slower = times(1.009, 1.010, 1.011, 1.012)
     unclocked = [times(low, low, low, low, clock_hz=None) for low in (1.0, 0.8)]
     ref = [benchmark("copy", [state(USUAL)])]
@@ -72,26 +68,26 @@ def test_thresholds_and_missing_clock_rates_reach_the_judgement(sides: tuple[Pat
     assert unconfirmed.rows[0].judgement.reason is Reason.MISSING_CLOCK_RATE
 
 
-def test_files_without_a_common_state_are_an_error(sides: tuple[Path, Path]):
+def test_files_without_a_common_state_are_an_error(sides):
     for ref, cmp in (([], []), ([benchmark("old", [])], [benchmark("new", [])])):
         with pytest.raises(StudyError, match="no state in common"):
             compared(sides, ref, cmp)
 
 
-def test_a_filter_for_what_neither_file_has_is_an_error(sides: tuple[Path, Path]):
+def test_a_filter_for_what_neither_file_has_is_an_error(sides):
     copy = benchmark("copy", [state(USUAL)])
 
     with pytest.raises(StudyError, match="known: 'copy'"):
         compared(sides, [copy], [copy], filters=Filters.of([("benchmark", "move")]))
 
 
-def two_devices(path: Path, names: Sequence[str], **runs: list[Json]) -> Path:
+def two_devices(path, names, **runs):
     states = [state(summaries, device=int(number[1:])) for number, summaries in runs.items()]
     devices = [device(number, name) for number, name in enumerate(names)]
     return write_result(path, [benchmark("copy", states, devices=[0, 1])], devices)
 
 
-def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides: tuple[Path, Path]):
+def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides):
     for path in sides:
         two_devices(path, ["A", "A"], d0=USUAL, d1=FASTER)
 
@@ -107,7 +103,7 @@ def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides: tu
     ]
 
 
-def test_different_devices_are_compared_only_when_that_is_wanted(sides: tuple[Path, Path]):
+def test_different_devices_are_compared_only_when_that_is_wanted(sides):
     two_devices(sides[0], ["A", "A"], d0=USUAL, d1=USUAL)
     two_devices(sides[1], ["A", "B"], d0=USUAL, d1=USUAL)
 
@@ -124,9 +120,7 @@ def test_different_devices_are_compared_only_when_that_is_wanted(sides: tuple[Pa
     ("ref", "cmp", "message"),
     [("0,1", "0", "2 devices on one side"), ("7", "0", "no device 7; choose of 0, 1")],
 )
-def test_devices_that_are_not_there_are_an_error(
-    sides: tuple[Path, Path], ref: str, cmp: str, message: str
-):
+def test_devices_that_are_not_there_are_an_error(sides, ref, cmp, message):
     for path in sides:
         two_devices(path, ["A", "A"], d0=USUAL, d1=USUAL)
 
@@ -134,7 +128,7 @@ def test_devices_that_are_not_there_are_an_error(
         compare_files(*sides, devices=DeviceChoice.of(ref, cmp))
 
 
-def test_a_device_that_a_benchmark_did_not_use_is_an_error(sides: tuple[Path, Path]):
+def test_a_device_that_a_benchmark_did_not_use_is_an_error(sides):
     for path in sides:
         write_result(path, [benchmark("copy", [state(USUAL)])], [device(0), device(1)])
 
@@ -142,7 +136,7 @@ def test_a_device_that_a_benchmark_did_not_use_is_an_error(sides: tuple[Path, Pa
         compare_files(*sides, devices=DeviceChoice.of("1", "1"))
 
 
-def test_a_benchmark_without_devices_is_compared_too(sides: tuple[Path, Path]):
+def test_a_benchmark_without_devices_is_compared_too(sides):
     run = state(USUAL) | {"device": None, "name": "host"}
 
     found = compared(sides, [benchmark("h", [run], [])], [benchmark("h", [run], [])])
@@ -151,7 +145,7 @@ def test_a_benchmark_without_devices_is_compared_too(sides: tuple[Path, Path]):
     assert found.sections[0].reference_device is None
 
 
-def test_skipped_and_unmeasured_states_are_unknown(sides: tuple[Path, Path]):
+def test_skipped_and_unmeasured_states_are_unknown(sides):
     found = compared(
         sides,
         [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
@@ -164,10 +158,10 @@ def test_skipped_and_unmeasured_states_are_unknown(sides: tuple[Path, Path]):
     ]
 
 
-def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides: tuple[Path, Path]):
+def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides):
     steady = [1.0, 1.0, 1.1, 1.1] * 10
 
-    def run(path: Path, count: int = 40) -> Json:
+    def run(path, count=40):
         told = samples(path, 0, steady) if count == 40 else sample_reference("cut.bin", count)
         (path.parent / "cut.bin").write_bytes(b"\x00" * 8)
         return state([*times(1.0, 1.0, 1.05, 1.1, clock_hz=None), told])
@@ -184,7 +178,7 @@ def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides: tuple[Path, P
     assert cut.warnings == (f"{sides[1]}: 'cut.bin' holds 8 bytes, which are not 41 samples",)
 
 
-def test_folders_are_paired_by_the_names_of_their_files(tmp_path: Path):
+def test_folders_are_paired_by_the_names_of_their_files(tmp_path):
     ref, cmp = tmp_path / "ref", tmp_path / "cmp"
     for folder, names in ((ref, "abd"), (cmp, "acd")):
         folder.mkdir()
@@ -200,10 +194,8 @@ def test_folders_are_paired_by_the_names_of_their_files(tmp_path: Path):
 
 
 @pytest.mark.parametrize("content", [None, b""])
-def test_a_raw_file_that_is_empty_or_gone_does_not_let_same_pass(
-    sides: tuple[Path, Path], content: bytes | None
-):
-    def run(path: Path) -> Json:
+def test_a_raw_file_that_is_empty_or_gone_does_not_let_same_pass(sides, content):
+    def run(path):
         told = samples(path, 0, [1.0, 1.01] * 20)
         return state([*times(1.0, 1.0, 1.05, 1.1, clock_hz=None), told])
 
@@ -220,7 +212,7 @@ def test_a_raw_file_that_is_empty_or_gone_does_not_let_same_pass(
     assert row.judgement.reason is Reason.BULK_TIME_DATA_UNUSABLE
 
 
-def test_a_folder_is_not_compared_with_a_file_or_with_an_empty_one(tmp_path: Path):
+def test_a_folder_is_not_compared_with_a_file_or_with_an_empty_one(tmp_path):
     path = write_result(tmp_path / "a.json", [])
     (tmp_path / "empty").mkdir()
 
@@ -228,3 +220,91 @@ def test_a_folder_is_not_compared_with_a_file_or_with_an_empty_one(tmp_path: Pat
         compare_files(tmp_path, path)
     with pytest.raises(StudyError, match=r"no \.json file of the same name"):
         compare_files(tmp_path, tmp_path / "empty")
+
+
+def test_equal_states_are_paired_by_their_order(sides):
+    found = compared(
+        sides,
+        [benchmark("copy", [state(USUAL, ONE), state(FASTER, ONE), state(USUAL, TWO)])],
+        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO), state(FASTER, ONE)])],
+    )
+
+    places = [(row.occurrence, row.occurrence_count) for row in found.rows]
+    assert verdicts(found) == ["same", "same", "same"]
+    assert places == [(0, 2), (0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    "cmp", [[state(USUAL, ONE)] * 2, [state(USUAL, TWO)], [state(USUAL, ONE), state(USUAL, TWO)]]
+)
+def test_states_that_are_not_as_many_on_both_sides_are_an_error(sides, cmp):
+    ref = [benchmark("copy", [state(USUAL, ONE)])]
+
+    with pytest.raises(StudyError, match="measure the same on both sides") as caught:
+        compared(sides, ref, [benchmark("copy", cmp)])
+
+    assert "cmp.json" in str(caught.value)
+
+
+def test_states_that_a_filter_leaves_out_need_no_partner(sides):
+    found = compared(
+        sides,
+        [benchmark("copy", [state(USUAL, ONE)])],
+        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
+        filters=Filters.of([("axis", "T=I32")]),
+    )
+
+    assert verdicts(found) == ["same"]
+
+
+def test_the_same_state_name_at_other_axis_values_is_another_state(sides):
+    moved = state(USUAL, {"n": "2^8"}) | {"name": "Device=0"}
+    other = state(USUAL, {"n": "2^9"}) | {"name": "Device=0"}
+
+    with pytest.raises(StudyError, match="state ''"):
+        compared(sides, [benchmark("copy", [moved])], [benchmark("copy", [other])])
+
+
+def test_the_order_of_axes_does_not_matter(sides):
+    run = state(USUAL, {"a": "1", "b": "2"})
+    turned = run | {"axis_values": list(reversed(run["axis_values"]))}
+
+    assert verdicts(compared(sides, [benchmark("copy", [run])], [benchmark("copy", [turned])])) == [
+        "same"
+    ]
+
+
+def test_a_benchmark_of_one_file_only_is_left_out_with_a_warning(sides):
+    copy = benchmark("copy", [state(USUAL)])
+    found = compared(sides, [copy, benchmark("old", [])], [benchmark("new", []), copy])
+
+    assert verdicts(found) == ["same"]
+    assert [(str(sides[1]) in each, "'new'" in each) for each in found.warnings] == [
+        (True, True),
+        (False, False),
+    ]
+
+
+KEYS = st.lists(st.sampled_from(["I32", "F32", "F64"]), min_size=1, max_size=8)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(KEYS, st.randoms(use_true_random=False))
+def test_each_state_finds_its_own_partner_whatever_the_order(sides, keys, order):
+    shuffled = list(keys)
+    order.shuffle(shuffled)
+    ref, cmp = (
+        [state(times(*[place + 1.0] * 4), {"T": key}) for place, key in enumerate(among)]
+        for among in (keys, shuffled)
+    )
+
+    found = compared(sides, [benchmark("copy", ref)], [benchmark("copy", cmp)])
+
+    paired = [(row.reference, row.candidate) for row in found.rows]
+    assert [one.key for one, _ in paired] == [other.key for _, other in paired]
+    assert sorted(one.summary.median for one, _ in paired) == [
+        place + 1.0 for place in range(len(keys))
+    ]
+    for key in set(keys):
+        own = [one.summary.median for one, _ in paired if one.axes[0].value == key]
+        assert own == sorted(own)

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.timing.nvbench.compare import AxisFilter, DeviceChoice, FilterOption, Filters
+from evaluator.timing.nvbench.compare import AxisFilter, DeviceChoice, Filters
 from evaluator.timing.nvbench.read import AxisValue, NvbenchBenchmark, NvbenchState
 from evaluator.timing.screening.estimate import TimeSummary
 from records.errors import StudyError
 
 
-def run(**axes: str) -> NvbenchState:
+def run(**axes):
     values = tuple(
         AxisValue(name=name, type="string", value=text.split("~")[0], shown=text.split("~")[-1])
         for name, text in axes.items()
@@ -18,7 +18,7 @@ def run(**axes: str) -> NvbenchState:
     return NvbenchState(name="", device=0, axes=values, summary=TimeSummary())
 
 
-def bench(name: str, *states: NvbenchState) -> NvbenchBenchmark:
+def bench(name, *states):
     return NvbenchBenchmark(name=name, device_ids=(0,), axis_names=(), states=states)
 
 
@@ -26,7 +26,7 @@ INT, FLOAT = run(T="I32", n="256~2^8"), run(T="F32", n="512~2^9")
 BENCHMARKS = [bench("copy", INT, FLOAT), bench("fill", run(T="I32"))]
 
 
-def admitted(words: list[FilterOption]) -> list[tuple[str, str]]:
+def admitted(words):
     filters = Filters.of(words)
     return [
         (each.name, state.axes[0].value)
@@ -60,9 +60,7 @@ ALL = [("copy", "I32"), ("copy", "F32"), ("fill", "I32")]
         ([("axis", "T=I32"), ("benchmark", "copy"), ("axis", "n=512")], []),
     ],
 )
-def test_filters_admit_what_their_order_says(
-    words: list[FilterOption], expected: list[tuple[str, str]]
-):
+def test_filters_admit_what_their_order_says(words, expected):
     assert admitted(words) == expected
 
 
@@ -88,7 +86,7 @@ def test_a_name_may_hold_an_equals_sign_in_its_value():
         "n[pow2]=²",
     ],
 )
-def test_what_is_no_filter_is_refused(text: str):
+def test_what_is_no_filter_is_refused(text):
     with pytest.raises(StudyError, match="-a "):
         AxisFilter.of(text)
 
@@ -117,9 +115,7 @@ def test_alternatives_of_one_benchmark_do_not_exclude_each_other():
         ([("benchmark", "fill"), ("axis", "n=256")], "no such axis; known: 'T'"),
     ],
 )
-def test_a_name_that_nothing_has_is_told_with_those_there_are(
-    words: list[FilterOption], message: str
-):
+def test_a_name_that_nothing_has_is_told_with_those_there_are(words, message):
     with pytest.raises(StudyError, match=message):
         Filters.of(words).check(BENCHMARKS)
 
@@ -129,7 +125,7 @@ WORDS = st.lists(st.tuples(st.sampled_from(["benchmark", "axis"]), TEXTS), max_s
 
 
 @given(WORDS)
-def test_any_options_are_filters_or_one_line(words: list[FilterOption]):
+def test_any_options_are_filters_or_one_line(words):
     try:
         filters = Filters.of(words)
     except StudyError as error:
@@ -142,12 +138,12 @@ def test_any_options_are_filters_or_one_line(words: list[FilterOption]):
 @pytest.mark.parametrize(
     ("text", "ids"), [("all", None), (" ALL ", None), ("2", (2,)), ("1, 0,1", (1, 0, 1))]
 )
-def test_devices_keep_their_order_and_may_repeat(text: str, ids: tuple[int, ...] | None):
+def test_devices_keep_their_order_and_may_repeat(text, ids):
     assert DeviceChoice.of(text).reference == ids
     assert DeviceChoice.of(candidate=text).candidate == ids
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0,", "one", "1.0", "0;1", "²", "9" * 5000])
-def test_what_is_no_list_of_devices_is_refused(text: str):
+def test_what_is_no_list_of_devices_is_refused(text):
     with pytest.raises(StudyError, match="--candidate-devices"):
         DeviceChoice.of("all", text)

@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from evaluator.timing.nvbench.read import NvbenchDocument, read_document
 from evaluator.timing.screening.estimate import TimeSummary
 from records.errors import StudyError
 from tests.support.nvbench import (
-    Json,
     benchmark,
     device,
     number,
@@ -29,12 +27,12 @@ ALL = ("min", "max", "mean", "q1", "median", "q3")
 SPREADS = ("stdev/absolute", "stdev/relative", "iqr/absolute", "iqr/relative")
 
 
-def read_state(path: Path, summaries: list[Json] | None, **told: object):
+def read_state(path, summaries, **told):
     write_result(path, [benchmark("copy", [state(summaries, **told)])])
     return read_document(path).benchmarks[0].states[0]
 
 
-def test_every_statistic_of_a_state_is_read(tmp_path: Path):
+def test_every_statistic_of_a_state_is_read(tmp_path):
     named = {GPU + name: place + 1.0 for place, name in enumerate((*ALL, *SPREADS))}
     told = [number(tag, value) for tag, value in named.items()]
     told.append(number("nv/cold/sm_clock_rate/mean", 1.5e9))
@@ -57,7 +55,7 @@ def test_every_statistic_of_a_state_is_read(tmp_path: Path):
     )
 
 
-def test_the_older_name_of_the_interquartile_range_is_read_too(tmp_path: Path):
+def test_the_older_name_of_the_interquartile_range_is_read_too(tmp_path):
     told = [number(GPU + "ir/absolute", 2.0), number(GPU + "ir/relative", 0.5)]
 
     found = read_state(tmp_path / "a.json", told)
@@ -65,7 +63,7 @@ def test_the_older_name_of_the_interquartile_range_is_read_too(tmp_path: Path):
     assert (found.summary.iqr, found.summary.iqr_relative) == (2.0, 0.5)
 
 
-def test_null_is_infinite_noise_and_no_time(tmp_path: Path):
+def test_null_is_infinite_noise_and_no_time(tmp_path):
     told = [number(GPU + "stdev/relative", None), number(GPU + "mean", None)]
 
     found = read_state(tmp_path / "a.json", told)
@@ -74,17 +72,15 @@ def test_null_is_infinite_noise_and_no_time(tmp_path: Path):
 
 
 @pytest.mark.parametrize("summaries", [None, []])
-def test_a_state_without_summaries_has_nothing_measured(
-    tmp_path: Path, summaries: list[Json] | None
-):
+def test_a_state_without_summaries_has_nothing_measured(tmp_path, summaries):
     assert read_state(tmp_path / "a.json", summaries).summary == TimeSummary()
 
 
-def test_a_skipped_state_says_so(tmp_path: Path):
+def test_a_skipped_state_says_so(tmp_path):
     assert read_state(tmp_path / "a.json", None, skipped=True).summary.skipped
 
 
-def test_a_state_is_named_without_its_device_and_shows_exponents(tmp_path: Path):
+def test_a_state_is_named_without_its_device_and_shows_exponents(tmp_path):
     found = read_state(tmp_path / "a.json", None, axes={"T": "I32", "Size": "2^20"}, device=3)
 
     assert found.name == "T=I32 Size=2^20"
@@ -105,9 +101,7 @@ def test_a_state_is_named_without_its_device_and_shows_exponents(tmp_path: Path)
         ("int64", "9" * 5000, "9" * 5000),
     ],
 )
-def test_an_axis_value_that_is_no_power_is_shown_as_it_is(
-    tmp_path: Path, kind: str, value: str, shown: str
-):
+def test_an_axis_value_that_is_no_power_is_shown_as_it_is(tmp_path, kind, value, shown):
     run = state(None) | {"axis_values": [{"name": "n", "type": kind, "value": value}]}
     told = benchmark("copy", [run]) | {"axes": [{"name": "n", "flags": "pow2"}]}
     path = write_result(tmp_path / "a.json", [told])
@@ -115,7 +109,7 @@ def test_an_axis_value_that_is_no_power_is_shown_as_it_is(
     assert read_document(path).benchmarks[0].states[0].axes[0].shown == shown
 
 
-def test_a_file_of_another_layout_is_read_with_a_warning(tmp_path: Path):
+def test_a_file_of_another_layout_is_read_with_a_warning(tmp_path):
     path = write_result(tmp_path / "a.json", [])
     told = json.loads(path.read_text())
     path.write_text(json.dumps(told | {"meta": {"version": {"json": {"string": "2.0.0"}}}}))
@@ -136,7 +130,7 @@ def test_a_file_of_another_layout_is_read_with_a_warning(tmp_path: Path):
         ({"name": "other", "type": "float64", "value": "1"}, "has no value"),
     ],
 )
-def test_a_wrong_type_is_an_error_that_names_its_place(tmp_path: Path, datum: Json, place: str):
+def test_a_wrong_type_is_an_error_that_names_its_place(tmp_path, datum, place):
     told = {"tag": GPU + "mean", "data": [datum]}
 
     with pytest.raises(StudyError, match=place) as caught:
@@ -148,7 +142,7 @@ def test_a_wrong_type_is_an_error_that_names_its_place(tmp_path: Path, datum: Js
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"devices": []}', "[" * 100_000, '{"devices": 1, "benchmarks": []}']
 )
-def test_what_is_no_result_file_is_refused(tmp_path: Path, text: str):
+def test_what_is_no_result_file_is_refused(tmp_path, text):
     path = tmp_path / "a.json"
     path.write_text(text)
 
@@ -156,7 +150,7 @@ def test_what_is_no_result_file_is_refused(tmp_path: Path, text: str):
         read_document(path)
 
 
-def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Path):
+def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path):
     path = tmp_path / "a.json"
     path.write_bytes(b"\xff\xfe{}")
 
@@ -165,7 +159,7 @@ def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path: Pa
             read_document(wrong)
 
 
-def test_a_device_without_a_number_is_refused(tmp_path: Path):
+def test_a_device_without_a_number_is_refused(tmp_path):
     for wrong in (device() | {"id": True}, device() | {"name": None}, {}):
         write_result(tmp_path / "a.json", [], [device(), wrong])
         with pytest.raises(StudyError, match=r"devices\.1"):
@@ -204,7 +198,7 @@ RESULTS = st.fixed_dictionaries(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(RESULTS | ANY_JSON)
-def test_any_json_is_a_document_or_our_error(tmp_path: Path, told: object):
+def test_any_json_is_a_document_or_our_error(tmp_path, told):
     path = tmp_path / "a.json"
     path.write_text(json.dumps(told))
 
@@ -218,7 +212,7 @@ def test_any_json_is_a_document_or_our_error(tmp_path: Path, told: object):
             run.measured()
 
 
-def test_raw_samples_are_read_when_they_are_asked_for(tmp_path: Path):
+def test_raw_samples_are_read_when_they_are_asked_for(tmp_path):
     path = tmp_path / "a.json"
     told = [samples(path, 0, [1.0, 2.0]), samples(path, 0, [3.0, 4.0], clocks=True)]
     found = read_state(path, [*times(1, 1, 1, 1), *told])
@@ -231,7 +225,7 @@ def test_raw_samples_are_read_when_they_are_asked_for(tmp_path: Path):
     assert warnings == ()
 
 
-def test_samples_are_found_though_the_file_names_the_folder_of_its_start(tmp_path: Path):
+def test_samples_are_found_though_the_file_names_the_folder_of_its_start(tmp_path):
     path = tmp_path / "a.json"
     samples(path, 0, [1.0, 2.0])
 
@@ -240,7 +234,7 @@ def test_samples_are_found_though_the_file_names_the_folder_of_its_start(tmp_pat
         assert np.array_equal(summary.times_s, [1.0, 2.0])
 
 
-def test_a_sample_file_that_nvbench_could_not_write_is_no_evidence(tmp_path: Path):
+def test_a_sample_file_that_nvbench_could_not_write_is_no_evidence(tmp_path):
     told = {"tag": "nv/json/bin:nv/cold/sample_times", "data": []}
 
     assert read_state(tmp_path / "a.json", [told]).times is None

@@ -1,7 +1,6 @@
 """Files of raw samples are hostile too: what is wrong with one is a value, and nothing escapes."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -11,26 +10,26 @@ from evaluator.timing.screening.estimate import Channel, Unusable
 TWO = b"\x00\x00\x80?\x00\x00\x00@"  # 1.0 and 2.0
 
 
-def reads(folder: Path, name: str, count: int = 2) -> object:
+def reads(folder, name, count=2):
     return SampleFile(
         document=folder / "a.json", channel=Channel.TIMES, name=name, count=count
     ).read()
 
 
-def unread(folder: Path, name: str, count: int = 2) -> Unusable:
+def unread(folder, name, count=2):
     found = reads(folder, name, count)
     assert isinstance(found, Unusable)
     return found
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "secret.bin").write_bytes(TWO)
     return tmp_path / "run"
 
 
-def test_samples_are_little_endian_single_precision(folder: Path):
+def test_samples_are_little_endian_single_precision(folder):
     (folder / "0.bin").write_bytes(TWO)
 
     found = reads(folder, "0.bin")
@@ -41,13 +40,13 @@ def test_samples_are_little_endian_single_precision(folder: Path):
 
 
 @pytest.mark.parametrize("name", ["../secret.bin", "a.json-bin/../../secret.bin", "/etc/hostname"])
-def test_no_name_leads_out_of_the_folder(folder: Path, name: str):
+def test_no_name_leads_out_of_the_folder(folder, name):
     (folder / "a.json-bin").mkdir()
 
     assert not unread(folder, name).is_gone
 
 
-def test_no_link_leads_out_of_the_folder(folder: Path):
+def test_no_link_leads_out_of_the_folder(folder):
     (folder / "0.bin").symlink_to("../secret.bin")
     (folder / "a.json-bin").symlink_to("..")
 
@@ -56,40 +55,40 @@ def test_no_link_leads_out_of_the_folder(folder: Path):
 
 
 @pytest.mark.parametrize("name", ["", ".", "a\0b", "x" * 5000, "loop"])
-def test_a_name_of_no_file_is_a_reason_not_a_crash(folder: Path, name: str):
+def test_a_name_of_no_file_is_a_reason_not_a_crash(folder, name):
     (folder / "loop").symlink_to("loop")
 
     unread(folder, name)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_another_count_than_the_file_holds_is_unusable(folder: Path, count: int):
+def test_another_count_than_the_file_holds_is_unusable(folder, count):
     (folder / "0.bin").write_bytes(TWO)
 
     assert "8 bytes" in unread(folder, "0.bin", count).why
 
 
-def test_a_truncated_sample_is_unusable(folder: Path):
+def test_a_truncated_sample_is_unusable(folder):
     (folder / "0.bin").write_bytes(TWO[:-1])
 
     assert not unread(folder, "0.bin").is_gone
 
 
 @pytest.mark.parametrize("count", [-1, FILE_BYTES // 4 + 1, 10**18])
-def test_an_impossible_count_is_refused_before_anything_is_read(folder: Path, count: int):
+def test_an_impossible_count_is_refused_before_anything_is_read(folder, count):
     (folder / "0.bin").write_bytes(TWO)
 
     assert f"cannot hold {count}" in unread(folder, "0.bin", count).why
 
 
-def test_a_missing_or_empty_file_is_not_present(folder: Path):
+def test_a_missing_or_empty_file_is_not_present(folder):
     (folder / "empty.bin").touch()
 
     assert unread(folder, "absent.bin").is_gone
     assert unread(folder, "empty.bin").is_gone
 
 
-def test_a_pipe_is_not_waited_for(folder: Path):
+def test_a_pipe_is_not_waited_for(folder):
     os.mkfifo(folder / "0.bin")
 
     assert not unread(folder, "0.bin").is_gone

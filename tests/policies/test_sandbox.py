@@ -44,21 +44,13 @@ def refusal_in(body, limits=SHORT):
     return refusal_of(f"{DEFINITION}    {body}\n", limits)
 
 
-def test_a_policy_gives_the_dict_it_returns():
-    config = config_of("return {'tp': 2, 'overlap': True, 'lr': 0.5, 'algo': 'ring'}")
-    assert config == {"tp": 2, "overlap": True, "lr": 0.5, "algo": "ring"}
-    assert [type(value) for value in config.values()] == [int, bool, float, str]
-
-
-def test_a_policy_sees_both_arguments():
-    body = "return {'batch': workload['global_batch'], 'link': environment['links'][0]['name']}"
-    assert config_of(body) == {"batch": 16, "link": "nvlink"}
-
-
-def test_none_in_an_argument_stays_none():
-    assert config_of("return {'known': workload['sequence_length'] is not None}") == {
-        "known": False
-    }
+def test_a_policy_gives_the_dict_it_returns_for_both_arguments():
+    config = config_of(
+        "return {'batch': workload['global_batch'], 'link': environment['links'][0]['name'],"
+        " 'known': workload['sequence_length'] is not None, 'lr': 0.5}"
+    )
+    assert config == {"batch": 16, "link": "nvlink", "known": False, "lr": 0.5}
+    assert [type(value) for value in config.values()] == [int, str, bool, float]
 
 
 def test_a_policy_changes_copies_only():
@@ -85,26 +77,20 @@ def test_members_of_scalar_enums_and_other_dicts_become_plain_values():
     assert json.dumps(config) == '{"tp": 2, "algo": "ring"}'
 
 
-def test_a_main_guard_does_not_run():
-    guard = "\nif __name__ == '__main__':\n    raise ValueError\n"
-    assert run_policy(f"{DEFINITION}    return {{}}\n{guard}", {}, {}) == {}
-
-
 def test_what_a_policy_prints_is_dropped(capfd):
     assert config_of("print('{\"config\": {}}' * 100000); return {'tp': 1}") == {"tp": 1}
     assert capfd.readouterr() == ("", "")
 
 
-def test_the_order_of_a_set_repeats():
-    body = "return {'order': ''.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}"
-    assert config_of(body) == config_of(body)
-
-
-def test_unseeded_random_numbers_repeat():
-    body = (
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return {'order': ''.join({'alpha', 'beta', 'gamma', 'delta', 'epsilon'})}",
         "import random; r = random.Random(); a = random.random(); random.seed(); "
-        "return {'a': a, 'b': r.random(), 'c': random.random()}"
-    )
+        "return {'a': a, 'b': r.random(), 'c': random.random()}",
+    ],
+)
+def test_sets_and_unseeded_random_numbers_repeat(body):
     assert config_of(body) == config_of(body)
 
 
@@ -114,36 +100,27 @@ def test_seeded_random_numbers_are_those_of_python():
     }
 
 
-def test_an_import_outside_the_list_is_refused_with_the_list():
-    refusal = refusal_of("import math\n\nimport os.path\n")
-    assert refusal.line == 3
-    assert refusal.message == (
-        "line 3: import of 'os.path' is not available in the sandbox; "
-        f"a policy may import: {', '.join(ALLOWED_MODULES)}"
+@pytest.mark.parametrize(
+    ("statement", "name"),
+    [
+        ("import os.path", "os.path"),
+        ("import time", "time"),
+        ("from datetime import datetime", "datetime"),
+        ("from .sibling import tune", ".sibling"),
+    ],
+)
+def test_an_import_outside_the_list_is_refused_with_the_list(statement, name):
+    assert refusal_of(f"import math\n\n{statement}\n") == Refusal(
+        f"line 3: import of {name!r} is not available in the sandbox; "
+        f"a policy may import: {', '.join(ALLOWED_MODULES)}",
+        3,
     )
-
-
-@pytest.mark.parametrize("statement", ["import time", "from datetime import datetime", "import os"])
-def test_modules_that_reach_outside_cannot_be_imported(statement):
-    assert "is not available in the sandbox" in refusal_of(statement).message
-
-
-def test_a_relative_import_is_refused():
-    assert "import of '.sibling' is not" in refusal_of("from .sibling import tune").message
 
 
 def test_every_allowed_module_can_be_imported():
     imports = "\n".join(f"import {name}" for name in ALLOWED_MODULES if name != "__future__")
     source = f"from __future__ import annotations\n{imports}\n{DEFINITION}    return {{}}\n"
     assert run_policy(source, {}, {}) == {}
-
-
-def test_a_policy_may_fall_back_when_an_import_is_refused():
-    source = (
-        "try:\n    import numpy as np\nexcept ImportError:\n    np = None\n"
-        f"{DEFINITION}    return {{'numpy': np is not None}}\n"
-    )
-    assert run_policy(source, {}, {}) == {"numpy": False}
 
 
 @pytest.mark.parametrize("name", REFUSED_CALLS)

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluator.timing.decision import order_interval, spread
+from evaluator.timing.decision import spread
 
 TIMES = st.lists(st.floats(1e-9, 1e9), min_size=3, max_size=30)
 
@@ -19,12 +19,7 @@ def test_the_median_lies_within_its_interval(values):
     around = spread(values)
     if around.low is not None and around.high is not None:
         assert around.low <= around.centre <= around.high
-
-
-@given(values=TIMES)
-def test_an_interval_of_times_stays_above_zero(values):
-    around = spread(values)
-    assert around.low is None or around.low > 0
+        assert around.low > 0 or min(values) <= 0
 
 
 def test_three_to_five_launches_have_the_t_interval_of_their_mean_logarithm():
@@ -53,10 +48,6 @@ def test_from_six_launches_on_their_order_gives_the_interval(count, ends):
     assert stats.binom.cdf(ends[0] - 1, count, 0.5) < 0.025
 
 
-def test_five_values_are_too_few_for_an_interval_by_their_order():
-    assert order_interval([1.0, 2.0, 3.0, 4.0, 5.0]) is None
-
-
 @pytest.mark.parametrize("values", [(2.0,), (1.08, 1.29)])
 def test_one_and_two_launches_have_their_values_and_no_interval(values):
     around = spread(values)
@@ -69,8 +60,5 @@ def test_one_and_two_launches_have_their_values_and_no_interval(values):
 )
 def test_launches_that_differ_beyond_reason_have_no_interval(values):
     assert spread(values).high is None
-
-
-def test_no_launches_have_no_centre():
     with pytest.raises(ValueError, match="no launches"):
-        spread([])
+        spread(())

@@ -46,7 +46,7 @@ def test_a_decaying_head_is_cut(head, rest, seed):
 
 @pytest.mark.parametrize("size", [9, 12, 20, 60, 300, 2300])
 @pytest.mark.parametrize("ratio", [0.7, 1.3])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_level_that_changes_in_the_final_third_is_not_settled(size, ratio, seed):
     times = noisy(size, seed=seed)
     times[-max(size // 5, 3) :] *= ratio
@@ -110,10 +110,6 @@ def test_a_change_too_small_to_matter_is_settled(size):
     times = np.full(size, 0.1)
     times[-size // 5 :] *= 1.005
     assert steady_part(times).settled
-
-
-def test_one_slow_first_step_costs_one_step():
-    assert steady_part([3.0, 1.01, 1.0, 1.02, 0.99, 1.0]).first == 1
 
 
 @pytest.mark.parametrize("times", [[], [0.0], [-1.0], [math.nan], [1.0, math.inf]])

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import os
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,8 +11,7 @@ import pytest
 import torch
 
 from evaluator.timing.timer import Timer
-from evaluator.timing.timing import Task, Timing
-from records.codec import from_json, to_json
+from evaluator.timing.timing import Task
 
 
 @dataclass
@@ -29,16 +29,6 @@ class Clock:
 
     def read_s(self):
         return self.now_ns / 1e9
-
-
-def test_blocks_are_timed_until_they_add_up_to_a_time():
-    clock = Clock(itertools.repeat(1_000_000))
-    told = Timer("clock.work()", globals={"clock": clock}, clock=clock.read_s).blocked_autorange(
-        min_run_time_s=0.1
-    )
-
-    assert told.number_per_run == 1
-    assert sum(told.times) == pytest.approx(0.1, abs=0.002)
 
 
 SETTLING = [100_000, 900_000, 100_000, 900_000, *[500_000] * 40]
@@ -70,13 +60,16 @@ def test_adaptive_timing_reports_whether_the_threshold_was_met(costs_ns, limits_
     assert any("time was up" in words for words in told.warnings) is not met
 
 
-def test_a_number_of_calls_is_timed_once_after_a_hundredth_of_them():
-    clock = Clock([*[10**9] * 3, *[7] * 300])
+def test_blocks_are_a_number_of_calls_or_add_up_to_a_time():
+    clock, steady = Clock([*[10**9] * 3, *[7] * 300]), Clock(itertools.repeat(1_000_000))
 
-    told = Timer("clock.work()", globals={"clock": clock}, clock=clock.read_s).timeit(300)
+    once = Timer("clock.work()", globals={"clock": clock}, clock=clock.read_s).timeit(300)
+    timer = Timer("clock.work()", globals={"clock": steady}, clock=steady.read_s)
+    blocks = timer.blocked_autorange(min_run_time_s=0.1)
 
-    assert told.times == pytest.approx((7e-9,))
-    assert told.number_per_run == 300
+    assert (once.times, once.number_per_run) == (pytest.approx((7e-9,)), 300)
+    assert blocks.number_per_run == 1
+    assert sum(blocks.times) == pytest.approx(0.1, abs=0.002)
 
 
 def test_setup_runs_before_every_block_outside_of_its_time():
@@ -115,34 +108,21 @@ def test_functions_are_timed_like_statements():
     assert told.task.row_name.endswith("work")
 
 
-def test_a_statement_may_be_indented_and_span_lines():
-    found = []
-    Timer(
-        """
-        if True:
-            found.append("a")
-        """,
-        globals={"found": found},
-    ).timeit(1)
-
-    assert found == ["a"] * 3
-
-
-def test_torch_is_there_unless_the_name_means_something_else():
-    Timer("torch.ones(1)").timeit(1)
-    found = []
-    Timer("found.append(torch)", globals={"found": found, "torch": 1}).timeit(1)
-
-    assert found == [1, 1, 1]
-
-
-def test_threads_are_those_of_the_task_and_as_before_afterwards():
+@pytest.mark.parametrize(
+    ("statement", "names", "expected"),
+    [
+        ('\n    if True:\n        found.append("a")\n', {}, "a"),
+        ("found.append(torch.ones(1).item())", {}, 1.0),
+        ("found.append(torch)", {"torch": 1}, 1),
+        ("found.append(torch.get_num_threads())", {}, 3),
+    ],
+)
+def test_a_statement_sees_torch_its_names_and_its_threads(statement, names, expected):
     before, found = torch.get_num_threads(), []
-    timer = Timer("found.append(torch.get_num_threads())", globals={"found": found}, num_threads=3)
+    told = Timer(statement, globals={"found": found, **names}, num_threads=3).timeit(1)
 
-    timer.timeit(1)
-
-    assert found == [3, 3, 3]
+    assert found == [expected] * 3
+    assert told.task == Task(stmt=textwrap.dedent(statement).strip(), num_threads=3)
     assert torch.get_num_threads() == before
 
 
@@ -151,6 +131,8 @@ def test_an_error_in_the_statement_comes_out_and_leaves_all_as_it_was():
 
     with pytest.raises(ZeroDivisionError):
         Timer("1 / 0", num_threads=before + 1).blocked_autorange()
+    with pytest.raises(ValueError, match="number_per_run is 0; give 1 or more"):
+        Timer().timeit(0)
 
     assert torch.get_num_threads() == before
     assert gc.isenabled()
@@ -163,13 +145,6 @@ def test_timers_of_one_process_share_a_launch_and_others_do_not(monkeypatch):
 
     assert first == second != forked
     assert Timer(launch="round 3").timeit(1).launches[0].launch == "round 3"
-
-
-def test_what_a_timer_gives_tells_its_task_and_survives_storing():
-    told = Timer("x + 1", "x = 1", label="add", description="py", env="here").timeit(5)
-
-    assert told.task == Task(stmt="x + 1", setup="x = 1", label="add", description="py", env="here")
-    assert from_json(Timing, to_json(told)) == told
 
 
 @pytest.mark.parametrize(
@@ -189,8 +164,3 @@ def test_what_a_timer_gives_tells_its_task_and_survives_storing():
 def test_what_cannot_be_timed_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Timer(**arguments)
-
-
-def test_a_number_of_no_calls_is_refused():
-    with pytest.raises(ValueError, match="number_per_run is 0; give 1 or more"):
-        Timer().timeit(0)

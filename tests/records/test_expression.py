@@ -84,39 +84,12 @@ def test_any_text_is_an_expression_or_refused_as_one(text):
 @pytest.mark.parametrize(
     "text",
     [
-        "a.__class__",
-        "().__class__.__bases__[0].__subclasses__()",
-        "__import__('os').system('true')",
-        "open('/etc/passwd')",
-        "eval('1')",
-        "print(a)",
-        "(lambda: 1)()",
-        "[x for x in (1, 2)]",
-        "{x: 1 for x in (1, 2)}",
-        "{1, 2}",
-        "{'a': 1}",
-        "a[0]",
-        "(a := 1)",
-        "f'{a}'",
-        "b'bytes'",
-        "1j",
-        "...",
-        "None",
-        "a is b",
-        "a @ b",
-        "a << 100",
-        "~a",
-        "max(1, 2, key=abs)",
-        "max(*[1, 2])",
-        "min",
-        "await a",
-        "yield",
-        "a; b",
-        "a = 1",
-        "import os",
-        "",
-        "   ",
-        "#",
+        *("a.__class__", "().__class__.__bases__[0].__subclasses__()"),
+        *("__import__('os').system('true')", "open('/etc/passwd')", "eval('1')", "print(a)"),
+        *("(lambda: 1)()", "[x for x in (1, 2)]", "{x: 1 for x in (1, 2)}", "{1, 2}", "{'a': 1}"),
+        *("a[0]", "(a := 1)", "f'{a}'", "b'bytes'", "1j", "...", "None", "a is b", "a @ b"),
+        *("a << 100", "~a", "max(1, 2, key=abs)", "max(*[1, 2])", "min", "await a", "yield"),
+        *("a; b", "a = 1", "import os", "", "   ", "#"),
     ],
 )
 def test_what_is_not_arithmetic_is_refused(text):
@@ -199,20 +172,17 @@ def test_no_number_grows_out_of_bounds(text):
         ("max(mode, 1)", "'full' is not a number"),
         ("1 in a", "not iterable"),
         ("[1, [2]] == a", "a list inside a list"),
-        ("gone + 1", "gone is not known here; known are a, b, c, mode, yes"),
+        ("gone + 1", "gone is not known here; known are a, absent, b, c, mode, yes"),
+        ("absent > 1", "absent is not given"),
     ],
 )
 def test_a_value_that_does_not_exist_says_why_on_one_line(text, sentence):
     with pytest.raises(ExpressionError) as refused:
-        parse(text).evaluate(VALUES)
+        parse(text).evaluate({**VALUES, "absent": None})
+    assert isinstance(refused.value, StudyError)
     assert sentence in str(refused.value)
     assert repr(text) in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_an_absent_value_is_told_from_an_unknown_name():
-    with pytest.raises(ExpressionError, match="tp is not given"):
-        parse("tp > 1").evaluate({"tp": None})
 
 
 def test_what_decides_early_spares_the_rest():
@@ -220,12 +190,7 @@ def test_what_decides_early_spares_the_rest():
     assert not parse("b != 0 and 8 % b == 0").holds(VALUES)
     assert not parse("1 < b < 1 / b").holds(VALUES)
     assert parse("a if yes else a / b").number(VALUES) == 3
-
-
-def test_words_are_compared_and_looked_up():
-    assert parse("mode in ('full', 'none')").holds(VALUES)
-    assert parse("mode not in ['none']").holds(VALUES)
-    assert not parse("mode == 'Full'").holds(VALUES)
+    assert parse("mode in ('full', 'none') and mode not in ['none']").holds(VALUES)
 
 
 @pytest.mark.parametrize("text", ["mode", "(1, 2)", "1e400 - 1e400"])
@@ -236,10 +201,6 @@ def test_only_a_finite_number_is_a_number(text):
 
 def test_the_names_it_reads_are_known_before_it_is_evaluated():
     assert parse(" min(a, b) + a if mode == 'x' else 2 ").names == {"a", "b", "mode"}
-
-
-def test_a_refused_expression_is_a_fault_of_the_study():
-    assert issubclass(ExpressionError, StudyError)
 
 
 @pytest.mark.parametrize(

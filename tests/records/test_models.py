@@ -1,7 +1,5 @@
 """Well-known models are found by name, in any usual spelling."""
 
-from dataclasses import fields
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,8 +8,6 @@ from records.errors import StudyError
 from records.workload import (
     LATENT_ATTENTION,
     MODELS,
-    Model,
-    Workload,
     known_model,
     known_name,
     model_named,
@@ -65,10 +61,6 @@ def test_a_name_that_is_none_is_answered_with_the_nearest():
         known_model("llama-3.1-8")
     with pytest.raises(StudyError, match=r"'x' is unknown; known are debug, debug-moe, llama-2-7b"):
         known_model("x")
-
-
-def test_the_sizes_of_a_model_are_fields_of_a_workload():
-    assert {f.name for f in fields(Model)} <= {f.name for f in fields(Workload)}
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

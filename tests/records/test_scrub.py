@@ -145,15 +145,8 @@ def test_every_text_of_a_value_is_scrubbed_and_nothing_else_changes():
 
 
 def test_hostile_texts_take_no_longer_than_others():
-    for part in (
-        "eyJ",
-        "sk-",
-        "://a:",
-        "-----BEGIN PRIVATE KEY-----",
-        "/home/a-",
-        "Bearer ",
-        "://",
-    ):
+    begins = ("eyJ", "sk-", "://a:", "-----BEGIN PRIVATE KEY-----", "/home/a-", "Bearer ", "://")
+    for part in begins:
         assert Scrubber(homes=("/home/a",)).text(part * 100_000)
 
 

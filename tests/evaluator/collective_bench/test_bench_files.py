@@ -1,6 +1,5 @@
 """The files of a benchmark: names, rows that are added, and files that are left alone."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -48,15 +47,6 @@ def test_each_row_is_there_as_soon_as_it_is_added(files):
     assert (files.folder / "barrier.csv").read_text().startswith(",".join(HEADER) + "\n")
 
 
-def test_records_keep_every_sample_of_every_rank(files):
-    files.check(ALL_REDUCE)
-    files.add(record())
-
-    (line,) = (files.folder / RECORDS).read_text().splitlines()
-    assert from_json(BenchRecord, line) == record()
-    assert json.loads(line)["point"]["block_ns"] == [[1000, 3000], [2000, 2000]]
-
-
 def test_a_second_run_adds_replicates(files):
     for run in ("one", "two"):
         again = ResultFiles(files.folder, adapter="c10d", swept=False)
@@ -102,15 +92,6 @@ def test_a_file_whose_last_row_was_cut_off_is_refused(files):
         files.check(ALL_REDUCE)
 
 
-def test_an_empty_file_gets_its_header(files):
-    files.folder.mkdir()
-    (files.folder / "all_reduce.csv").touch()
-    files.check(ALL_REDUCE)
-    files.add(record())
-
-    assert len(read_bench(files.folder)) == 1
-
-
 def test_a_folder_that_cannot_be_made_is_told_before_anything_is_measured(tmp_path):
     (tmp_path / "file").touch()
 
@@ -126,11 +107,14 @@ def test_results_of_two_adapters_never_share_a_folder(files):
         ResultFiles(files.folder, adapter="mpi", swept=False).check(["barrier.csv"])
 
 
-def test_other_tables_beside_ours_are_nobodys_business(files):
+def test_other_tables_beside_ours_are_left_alone_and_an_empty_one_gets_its_header(files):
     files.folder.mkdir()
     (files.folder / "notes.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    (files.folder / "all_reduce.csv").touch()
 
     files.check(ALL_REDUCE)
     files.add(record())
 
     assert len(read_bench(files.folder / "all_reduce.csv")) == 1
+    (line,) = (files.folder / RECORDS).read_text().splitlines()
+    assert from_json(BenchRecord, line) == record()

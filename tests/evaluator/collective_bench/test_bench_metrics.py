@@ -51,13 +51,13 @@ def test_a_short_last_block_counts_by_its_calls():
     assert (metrics.min_time_us, metrics.median_time_us, metrics.max_time_us) == (5.0, 10.0, 10.0)
 
 
-def test_quantiles_are_read_between_blocks():
-    metrics = bench_metrics(samples([[1_000, 2_000, 3_000, 4_000]], [1] * 4), 1, NCCL)
+def test_quantiles_are_read_between_blocks_and_a_barrier_has_no_bandwidth():
+    blocks = samples([[1_000, 2_000, 3_000, 4_000]], [1] * 4, Collective.BARRIER, 0)
+    metrics = bench_metrics(blocks, 1, NCCL)
 
-    assert metrics.p25_time_us == pytest.approx(1.75)
-    assert metrics.median_time_us == pytest.approx(2.5)
-    assert metrics.p75_time_us == pytest.approx(3.25)
-    assert metrics.p99_time_us == pytest.approx(3.97)
+    assert (metrics.p25_time_us, metrics.median_time_us) == pytest.approx((1.75, 2.5))
+    assert (metrics.p75_time_us, metrics.p99_time_us) == pytest.approx((3.25, 3.97))
+    assert metrics.bandwidth is None
 
 
 def test_bandwidth_is_that_of_the_average_call():
@@ -77,13 +77,6 @@ def test_a_ping_pong_is_told_one_way_and_unpaired_ranks_do_not_count():
     assert metrics.bandwidth.bus_gbps == pytest.approx(10.486, abs=5e-4)
 
 
-def test_a_barrier_has_latencies_only():
-    metrics = bench_metrics(samples([[8_000]] * 2, [2], Collective.BARRIER, 0), 2, NCCL)
-
-    assert metrics.avg_time_us == 4.0
-    assert metrics.bandwidth is None
-
-
 def test_a_point_without_samples_has_no_metrics():
     skipped = PointSamples(
         operation=Operation(collective=Collective.SEND_RECV, size_bytes=4),
@@ -94,9 +87,6 @@ def test_a_point_without_samples_has_no_metrics():
 
     with pytest.raises(ValueError, match="no samples of 1 ranks"):
         bench_metrics(skipped, 1, NCCL)
-
-
-def test_samples_of_fewer_ranks_than_took_part_are_refused():
     with pytest.raises(ValueError, match="no samples of 3 ranks"):
         bench_metrics(samples([[1_000]] * 2, [1]), 3, NCCL)
 
@@ -113,32 +103,8 @@ def test_quantiles_are_in_order_and_the_average_is_among_the_blocks(point):
         metrics.max_time_us,
     ]
 
+    assert sum(point.block_ns[metrics.slowest_rank]) == max(map(sum, point.block_ns))
     assert in_order == sorted(in_order)
+    assert len(point.block_calls) > 1 or set(in_order) == {metrics.avg_time_us}
     assert in_order[0] * (1 - 1e-9) <= metrics.avg_time_us <= in_order[-1] * (1 + 1e-9)
     assert all(map(math.isfinite, [*in_order, metrics.bandwidth.bus_gbps]))
-
-
-@given(point=points())
-def test_the_slowest_rank_took_longest_over_all_blocks(point):
-    metrics = bench_metrics(point, len(point.block_ns), NCCL)
-
-    assert sum(point.block_ns[metrics.slowest_rank]) == max(map(sum, point.block_ns))
-
-
-@given(
-    duration_ns=st.lists(st.integers(1, 10**13), min_size=1, max_size=6),
-    calls=st.integers(1, 10**6),
-)
-def test_with_one_block_all_times_are_the_average(duration_ns, calls):
-    metrics = bench_metrics(
-        samples([[each] for each in duration_ns], [calls]), len(duration_ns), NCCL
-    )
-
-    assert {
-        metrics.min_time_us,
-        metrics.p25_time_us,
-        metrics.median_time_us,
-        metrics.p75_time_us,
-        metrics.p99_time_us,
-        metrics.max_time_us,
-    } == {metrics.avg_time_us}

@@ -38,21 +38,26 @@ def estimate(work=WORK, device=DeviceKind.CUDA, **knobs):
     return estimate_memory(work, rank_config(settings), device)
 
 
-def test_the_parts_add_up():
-    seen = estimate(micro_batch=2)
+def of_model(name):
+    sizes = known_model(name).sizes
+    return replace(WORK, **{key: size or 0 for key, size in sizes.items() if key in WORK.__slots__})
 
-    assert sum(seen.parts.values()) == seen.total_bytes
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_known_model_can_be_estimated(name):
+    seen = estimate(of_model(name))
+
     assert tuple(seen.parts) == PARTS
+    assert seen.total_bytes == sum(seen.parts.values()) > estimate(dp_shard=8).runtime_bytes
 
 
-def test_the_parameters_of_known_models_are_counted():
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", "mixtral-8x7b", "deepseek-moe-16b", "qwen3-32b", "qwen3-30b-a3b"]
+)
+def test_the_parameters_of_known_models_are_counted(name):
     """Within 2 %, but for the head that the smallest share with their embedding."""
-    for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-moe-16b", "qwen3-32b", "qwen3-30b-a3b"):
-        model = known_model(name)
-        sizes = {key: size or 0 for key, size in model.sizes.items() if key in WORK.__slots__}
-        state = estimate(replace(WORK, **sizes), micro_batch=1).parts["parameters"]
-
-        assert state / 2 == pytest.approx(model.parameter_count, rel=0.02)
+    state = estimate(of_model(name), micro_batch=1).parts["parameters"]
+    assert state / 2 == pytest.approx(known_model(name).parameter_count, rel=0.02)
 
 
 @pytest.mark.parametrize(
@@ -68,16 +73,11 @@ def test_the_parameters_of_known_models_are_counted():
 )
 def test_a_part_shrinks_with_the_ranks_that_share_it(knobs, part, share):
     alone, spread = estimate(micro_batch=8), estimate(micro_batch=8, **knobs)
+    here, dealt = (estimate(EXPERTS, dp_replicate=4, cp=4, ep=ep) for ep in (1, 4))
 
     assert alone.moment == spread.moment == "passes"
     assert spread.parts[part] == pytest.approx(share * alone.parts[part], rel=0.01)
-
-
-def test_experts_are_spread_over_their_own_ranks():
-    alone = estimate(EXPERTS, dp_replicate=4, cp=4)
-    spread = estimate(EXPERTS, dp_replicate=4, cp=4, ep=4)
-
-    assert spread.parts["optimizer"] < 0.5 * alone.parts["optimizer"]
+    assert dealt.parts["optimizer"] < 0.5 * here.parts["optimizer"]
 
 
 def test_activations_grow_with_the_micro_batches_in_flight():
@@ -117,13 +117,6 @@ def test_serving_holds_keys_and_values_of_whole_requests():
     assert serving.parts["gradients"] == serving.parts["optimizer"] == 0
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_known_model_can_be_estimated(name):
-    sizes = {key: v or 0 for key, v in known_model(name).sizes.items() if key in WORK.__slots__}
-
-    assert estimate(replace(WORK, **sizes)).total_bytes > estimate(dp_shard=8).runtime_bytes
-
-
 # Against real ranks, whose allocator is told to give freed memory back at once: what it keeps
 # otherwise, as much again at times, is no part of the estimate.
 
@@ -139,17 +132,12 @@ MEASURED = {
 }
 LAYOUTS = [
     {"micro_batch": 16},
-    {"micro_batch": 4},
-    {"micro_batch": 16, "activation_checkpointing": "full"},
     {"micro_batch": 16, "activation_checkpointing": "selective"},
     {"dp_replicate": 2, "micro_batch": 8},
-    {"dp_shard": 2, "micro_batch": 8},
     {"dp_shard": 2, "micro_batch": 2},
     {"tp": 2, "micro_batch": 16},
     {"cp": 2, "micro_batch": 16},
     {"pp": 2, "micro_batch": 4},
-    {"pp": 2, "micro_batch": 4, "pipeline_schedule": "gpipe"},
-    {"pp": 2, "micro_batch": 4, "pipeline_schedule": "interleaved_1f1b"},
     {"pp": 2, "micro_batch": 4, "pipeline_schedule": "zbv_zero_bubble"},
 ]
 

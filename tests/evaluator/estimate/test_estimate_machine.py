@@ -2,7 +2,7 @@
 
 import pytest
 
-from evaluator.estimate.hardware import Group, Traffic, machine_of
+from evaluator.estimate.hardware import Group, machine_of
 from evaluator.machine import core_count
 from records.study import Environment, Link
 
@@ -23,11 +23,8 @@ def environment(**facts):
 CPU = {"device": "cpu", "accelerator": "Some Processor, 2 cores", "ranks_per_node": 4}
 
 
-def test_a_known_accelerator_has_a_part_of_its_peak():
+def test_a_known_accelerator_has_a_part_of_its_peak_and_another_some_rate():
     assert machine_of(environment(), "bf16", 16).flops_per_s == pytest.approx(989.4e12 / 2)
-
-
-def test_an_unknown_accelerator_has_some_rate():
     assert machine_of(environment(accelerator="a new one"), "bf16", 16).flops_per_s > 0
 
 
@@ -73,9 +70,3 @@ def test_work_takes_as_long_as_the_busiest_rank_or_all_of_it_on_the_cores():
 
     assert own.together([1.0, 3.0]) == 3.0
     assert shared.together([1.0, 3.0]) == 4.0
-
-
-def test_traffic_adds_up_and_repeats():
-    one = Traffic(1, 2, 3, 4)
-
-    assert one + one == one * 2 == Traffic(2, 4, 6, 8)

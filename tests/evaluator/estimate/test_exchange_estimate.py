@@ -96,40 +96,20 @@ def test_segments_take_more_rounds_and_hide_the_sums():
     assert cut.sent_bytes == whole.sent_bytes
 
 
-def test_fusion_saves_calls_and_costs_copies():
-    apart, together = (parts(message(), message(), fusion_bytes=size) for size in (0, 8000))
+@pytest.mark.parametrize(
+    ("setup", "ratios"),
+    [
+        ({"fusion_bytes": 8000}, {"calls": 1 / 2, "transfers": 1}),
+        ({"chunk_count": 4}, {"calls": 4}),
+        ({"chunk_count": 2, "in_flight": 2}, {"calls": 2, "rounds": 1}),
+        ({"compression": Compression.FP16}, {"transfers": 1 / 2}),
+        ({"comm_adapter": AdapterName.MPI, "backend": "mpi"}, {"calls": 0.01, "transfers": 0.25}),
+        ({"ways": Ways(protocol="LL")}, {"rounds": 0.5, "transfers": 2}),
+    ],
+)
+def test_a_setup_changes_what_two_messages_cost_by_these_ratios(setup, ratios):
+    plain, changed = (parts(message(), message(), **each) for each in ({}, setup))
 
-    assert together["calls"] == apart["calls"] / 2
-    assert together["transfers"] == apart["transfers"]
-    assert together["copies"] > 0 == apart["copies"]
-
-
-def test_chunks_cost_calls_and_calls_in_flight_wait_together():
-    whole, cut = (parts(message(), chunk_count=count) for count in (1, 4))
-    overlapping = parts(message(), chunk_count=4, in_flight=2)
-
-    assert cut["calls"] == 4 * whole["calls"]
-    assert overlapping["rounds"] == cut["rounds"] / 2
-
-
-def test_compression_halves_the_bytes():
-    plain, half = (
-        parts(message(), compression=kind) for kind in (Compression.NONE, Compression.FP16)
-    )
-
-    assert half["transfers"] == plain["transfers"] / 2
-    assert half["copies"] > 0
-
-
-def test_memory_that_ranks_share_is_faster_than_sockets():
-    sockets = parts(message())
-    shared = parts(message(), comm_adapter=AdapterName.MPI, backend="mpi")
-
-    assert all(shared[name] < sockets[name] for name in ("calls", "rounds", "transfers"))
-
-
-def test_a_protocol_of_low_latency_costs_bandwidth():
-    plain, low = (parts(message(), ways=Ways(protocol=name)) for name in ("Simple", "LL"))
-
-    assert low["rounds"] < plain["rounds"]
-    assert low["transfers"] > plain["transfers"]
+    assert {name: changed[name] / plain[name] for name in ratios} == pytest.approx(ratios)
+    copies = "fusion_bytes" in setup or "compression" in setup
+    assert (changed["copies"] > 0) is copies

@@ -55,53 +55,36 @@ def test_checkpointing_is_a_word_or_a_boolean(told, repeats):
     assert (parts(**KNOBS, activation_checkpointing=told)["recompute"] > 0) is repeats
 
 
-def test_a_script_that_compiles_starts_fewer_operators():
-    eager, compiled = (parts(**KNOBS, compile_mode=mode) for mode in ("eager", "inductor"))
-
-    assert eager == parts(**KNOBS)
-    assert compiled["launch_overhead"] < eager["launch_overhead"]
-
-
 def test_a_micro_batch_is_at_most_what_a_replica_gets():
     assert parts(dp=16, micro_batch=8) == parts(dp=16, micro_batch=2) == parts(dp=16)
 
 
-def test_python_is_not_thought_to_slice_tensors():
-    assert "slicing_overhead" not in parts(**KNOBS)
-
-
 @pytest.mark.parametrize(
-    "workload",
+    ("changes", "knobs"),
     [
-        replace(LLAMA, model=None),
-        replace(LLAMA, model="a model that nobody knows"),
-        replace(LLAMA, model=None, layer_count=2, hidden_size=64),
+        ({"model": None}, KNOBS),
+        ({"model": "a model that nobody knows"}, KNOBS),
+        ({"model": None, "layer_count": 2, "hidden_size": 64}, KNOBS),
+        ({}, {"alpha": 2, "beta": True}),
+        ({}, {"dp": 64}),
+        ({}, {"pp": 64}),
+        ({"phase": "inference", "output_length": 16}, {"tp": 4, "pp": 2}),
     ],
 )
-def test_without_sizes_nothing_is_estimated(workload):
-    assert parts(workload, **KNOBS) is None
-
-
-@pytest.mark.parametrize(
-    "knobs",
-    [
-        {"alpha": 2, "beta": True},
-        {"dp": 64},
-        {"pp": 64},
-    ],
-)
-def test_without_knobs_that_fit_nothing_is_estimated(knobs):
-    assert parts(**knobs) is None
+def test_without_sizes_or_knobs_that_fit_nothing_is_estimated(changes, knobs):
+    assert parts(replace(LLAMA, **changes), **knobs) is None
 
 
 def test_sizes_of_the_workload_come_before_those_of_the_name():
-    half = replace(LLAMA, layer_count=16)
+    whole, half = parts(**KNOBS), parts(replace(LLAMA, layer_count=16), **KNOBS)
+    eager, compiled = (parts(**KNOBS, compile_mode=mode) for mode in ("eager", "inductor"))
 
-    assert parts(half, **KNOBS)["compute"] < 0.65 * parts(**KNOBS)["compute"]
+    assert half["compute"] < 0.65 * whole["compute"]
+    assert eager == whole
+    assert compiled["launch_overhead"] < whole["launch_overhead"]
+    assert "slicing_overhead" not in whole
 
 
-def test_answers_are_estimated_too_but_not_in_a_pipeline():
+def test_answers_are_estimated_too():
     serving = replace(LLAMA, phase="inference", output_length=16)
-
     assert parts(serving, tp=4)["memory_reads"] > 0
-    assert parts(serving, tp=4, pp=2) is None

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from records.errors import StoreError
 from records.store import writer
-from records.store.rows import PendingTrial
 from records.store.store import Store
-from tests.support.records import START, study, trial
+from tests.support.records import intent, study, trial
 
 STUDY_ID = "one"
 PARENT = os.getpid()
@@ -29,9 +28,7 @@ def append_trials(root, acknowledged):
     while True:
         ordinal = len(store.history(STUDY_ID))
         if not store.pending(STUDY_ID):
-            policy = trial(ordinal, 0.5).policy
-            intent = PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
-            store.begin(STUDY_ID, intent, None)
+            store.begin(STUDY_ID, intent(ordinal), None)
         store.finish(STUDY_ID, trial(ordinal, 0.5, {"n": ordinal}))
         os.write(acknowledged, b".")
 
@@ -120,13 +117,7 @@ def fill(root, largest_file_bytes):
     finished = 0
     try:
         while True:
-            intent = PendingTrial(
-                ordinal=finished,
-                policy=trial(finished, 0.5).policy,
-                started_at=START,
-                exchange=None,
-            )
-            store.begin(STUDY_ID, intent, None)
+            store.begin(STUDY_ID, intent(finished), None)
             store.finish(STUDY_ID, trial(finished, 0.5, {"pad": "x" * 20_000, "n": finished}))
             finished += 1
     except StoreError as error:

@@ -7,12 +7,10 @@ from dataclasses import replace
 import pytest
 
 from records.errors import StoreError
-from records.llm_exchange import LlmExchange, TokenUsage
 from records.machine import LaunchRecord
-from records.store.rows import PendingTrial
 from records.store.store import Store
-from records.trial import Purpose, Repeat
-from tests.support.records import END, START, measured, study, trial
+from records.trial import Repeat
+from tests.support.records import END, EXCHANGE, intent, measured, study, trial
 
 STUDY = "20260101-000000-aaaa"
 
@@ -30,25 +28,11 @@ def kept(store, name):
 
 def test_files_of_trials_repeats_conversations_and_machines_are_cited(store):
     trace, again, machine = (kept(store, name) for name in ("trace", "again", "machine"))
-    exchange = LlmExchange(
-        model="m",
-        request="[]",
-        reply="[]",
-        result="submitted",
-        usage=TokenUsage(),
-        latency_s=1.0,
-        request_count=0,
-    )
-    policy = trial(0, 0.5).policy
-    intent = PendingTrial(ordinal=0, policy=policy, started_at=START, exchange=None)
-    said = store.begin(STUDY, intent, exchange).exchange
+    said = store.begin(STUDY, intent(0), EXCHANGE).exchange
     launched = LaunchRecord(argv=("x",), reason="done", wall_s=1.0, machine=machine.digest)
     store.finish(STUDY, trial(0, replace(measured(), artifacts=(trace,), launched=launched)))
     outcome = replace(measured(), artifacts=(again,))
-    store.repeat(
-        STUDY,
-        Repeat(series=1, round=0, ordinal=0, outcome=outcome, purpose=Purpose.CONFIRM, position=0),
-    )
+    store.repeat(STUDY, Repeat(series=1, round=0, ordinal=0, outcome=outcome))
 
     cited = {each.digest: each for each in store.citations.all()}
 

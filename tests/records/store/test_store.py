@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.errors import StoreError, StudyError
-from records.llm_exchange import LlmExchange, TokenUsage
-from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Constraint, Dimension, Link, Range, SearchSpace
 from records.trial import (
@@ -25,7 +23,7 @@ from records.trial import (
     Stage,
     Trial,
 )
-from tests.support.records import END, START, failed, measured, study, trial
+from tests.support.records import END, EXCHANGE, START, failed, intent, measured, study, trial
 
 TEXT = st.text(max_size=40)
 NUMBER = st.floats(allow_nan=False, allow_infinity=False)
@@ -50,15 +48,6 @@ FAILED = st.builds(
     failed, kind=st.sampled_from(FailureKind), stage=st.sampled_from(Stage), message=TEXT
 )
 MEASURED = st.builds(replace, st.builds(measured, NUMBER), artifacts=FILES)
-EXCHANGE = LlmExchange(
-    model="m",
-    request="{}",
-    reply="{}",
-    result="submitted",
-    usage=TokenUsage(),
-    latency_s=1,
-    request_count=1,
-)
 
 
 @st.composite
@@ -91,11 +80,6 @@ def reopened(store):
     return closing(Store(store.root))
 
 
-def begun(ordinal=0, exchange=None):
-    policy = trial(ordinal, 1.0).policy
-    return PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=exchange)
-
-
 @given(one=trials())
 @settings(deadline=None, max_examples=40)
 def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
@@ -107,21 +91,6 @@ def test_a_trial_comes_back_as_it_was(one, tmp_path_factory):
         (back,) = store.history("one")
     assert back == one
     assert repr(back) == repr(one)
-
-
-@given(policy=POLICY)
-@settings(deadline=None, max_examples=20)
-def test_an_intent_comes_back_as_it_was(policy, tmp_path_factory):
-    intent = PendingTrial(ordinal=7, policy=policy, started_at=START, exchange=None)
-    with closing(Store(tmp_path_factory.mktemp("store"))) as store:
-        store.create("one", study(), "1")
-        assert store.begin("one", intent, None) == intent
-        assert store.pending("one") == (intent,)
-
-
-def test_a_trial_that_was_never_launched_has_no_attempts(store):
-    store.finish("one", replace(trial(0, failed(stage=Stage.DECIDE)), attempts=0))
-    assert store.history("one").trials[0].attempts == 0
 
 
 def test_trials_come_back_oldest_first_and_apart_by_study(store):
@@ -163,17 +132,13 @@ def test_a_study_comes_back_as_it_was(store):
 
 def test_an_exchange_is_kept_whole_and_addressed_by_the_intent(store):
     paid = replace(EXCHANGE, request='{"text": "\N{SNOWMAN} \\ud83d"}', reply="x" * 100_000)
-    intent = store.begin("one", begun(), paid)
-    assert store.pending("one") == (intent,)
+    begun = store.begin("one", intent(0), paid)
+    assert store.pending("one") == (begun,)
     with reopened(store) as other:
-        assert other.exchange(intent.exchange) == paid
-
-
-def test_a_lost_exchange_is_a_sentence(store):
-    intent = store.begin("one", begun(), EXCHANGE)
-    store.artifacts.path(intent.exchange).unlink()
-    with pytest.raises(StoreError, match=f"artifact {intent.exchange} is missing"):
-        store.exchange(intent.exchange)
+        assert other.exchange(begun.exchange) == paid
+    store.artifacts.path(begun.exchange).unlink()
+    with pytest.raises(StoreError, match=f"artifact {begun.exchange} is missing"):
+        store.exchange(begun.exchange)
 
 
 def test_confirmations_come_back_by_series_and_round_in_the_order_of_launches(store):
@@ -193,65 +158,51 @@ def test_confirmations_come_back_by_series_and_round_in_the_order_of_launches(st
         assert other.repeats("two") == ()
 
 
-def test_a_study_is_found_by_the_beginning_of_its_id(store):
-    store.create("20260101-a", study(), "1")
-    store.create("20260102-a", study(), "1")
+def test_a_study_is_found_by_the_beginning_of_its_id_or_the_whole_of_it(store, tmp_path):
+    for name in ("20260101-a", "20260102-a", "one-more"):
+        store.create(name, study(), "1")
     assert store.find("20260102").id == "20260102-a"
+    assert store.find("one").id == "one"
     assert store.find("").id == store.studies()[0].id
     with pytest.raises(StudyError, match="fits several studies: 2026010"):
         store.find("2026")
-    with pytest.raises(StudyError, match="no study 'three'"):
-        store.find("three")
-
-
-def test_a_whole_id_is_that_study_even_when_another_begins_with_it(store):
-    store.create("one-more", study(), "1")
-    assert store.find("one").id == "one"
-
-
-def test_a_wildcard_is_not_a_beginning(store):
-    for prefix in ("%", "_", "o%"):
-        with pytest.raises(StudyError, match="no study"):
+    for prefix in ("three", "%", "_", "o%"):
+        with pytest.raises(StudyError, match=f"no study '{prefix}'"):
             store.find(prefix)
+    with (
+        closing(Store(tmp_path / "empty")) as empty,
+        pytest.raises(StudyError, match="next: cclse"),
+    ):
+        empty.find("")
 
 
-def test_status_and_summary_are_what_was_recorded_last(store):
+def test_status_summary_and_study_are_what_was_recorded_last(store):
+    longer = replace(study(), budget=Budget(trials=99))
     store.update("one", status="interrupted")
     store.update("one", status="finished", summary='{"winner": 3}')
     store.update("one", status="running")
-    row = store.find("one")
-    assert (row.status, row.summary) == ("running", '{"winner": 3}')
-
-
-def test_an_extended_budget_replaces_the_study(store):
-    longer = replace(study(), budget=Budget(trials=99))
     store.replace_study("one", longer)
-    assert store.find("one").study == longer
+    row = store.find("one")
+    assert (row.status, row.summary, row.study) == ("running", '{"winner": 3}', longer)
 
 
-def test_the_same_trial_is_not_recorded_twice(store):
+def test_the_same_trial_is_not_recorded_twice_which_is_one_line_that_names_the_store(store):
     store.finish("one", trial(0, 0.5))
-    with pytest.raises(StoreError, match="UNIQUE"):
+    with pytest.raises(StoreError, match="UNIQUE") as refused:
         store.finish("one", trial(0, 0.25))
+    assert re.fullmatch(f"cannot write to the store {store.root}: .*", str(refused.value))
     assert [t.score.cost for t in store.history("one")] == [0.5]
 
 
 def test_a_trial_that_cannot_be_stored_leaves_nothing_behind(store):
-    store.begin("one", begun(), None)
+    store.begin("one", intent(0), None)
     twice = Artifact(name="log", digest="d", size_bytes=1)
     with pytest.raises(StoreError):
         store.finish("one", trial(0, replace(measured(), artifacts=(twice, twice))))
     assert len(store.history("one")) == 0
-    assert store.pending("one") == (begun(),)
+    assert store.pending("one") == (intent(0),)
     store.finish("one", trial(0, 0.5))
     assert store.pending("one") == ()
-
-
-def test_a_refused_write_is_one_line_that_names_the_store(store):
-    store.finish("one", trial(0, 0.5))
-    with pytest.raises(StoreError) as refused:
-        store.finish("one", trial(0, 0.5))
-    assert re.fullmatch(f"cannot write to the store {store.root}: .*", str(refused.value))
 
 
 def test_two_stores_of_one_folder_see_each_others_trials(store):
@@ -287,11 +238,3 @@ def test_no_other_user_reads_the_records(tmp_path, is_there):
         if stat.S_IMODE(path.stat().st_mode) & 0o077
     }
     assert open_to_others == ({"store"} if is_there else set())
-
-
-def test_an_empty_store_says_how_to_start(tmp_path):
-    with (
-        closing(Store(tmp_path)) as empty,
-        pytest.raises(StudyError, match=r"no studies in .*; next: cclsearch run"),
-    ):
-        empty.find("")

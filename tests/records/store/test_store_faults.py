@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from records.errors import StoreError
+from records.store.journal import journal_path
 from records.store.store import Store
-from tests.support.records import study, trial
+from tests.support.records import rows_of, rows_of_journals, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
 DISK_BYTES = 1 << 20
@@ -86,16 +87,16 @@ def full_store(tmp_path_factory):
     return said.splitlines(), folder / "copy"
 
 
-def test_a_full_disk_is_one_line(full_store):
-    finished, message = full_store[0][0].split(" ", maxsplit=1)
-    assert int(finished) > 3
+def test_what_was_stored_before_the_disk_was_full_is_intact_and_the_refusals_are_lines(full_store):
+    (said, unkept), root = full_store
+    finished, message = said.split(" ", maxsplit=1)
+    finished = int(finished)
+    assert finished > 3
     assert message.startswith("cannot write to the store ")
     assert message.endswith("free or unlock it, or give another with --store")
-
-
-def test_what_was_stored_before_the_disk_was_full_is_intact(full_store):
-    (said, *_), root = full_store
-    finished = int(said.split()[0])
+    assert unkept.startswith("cannot keep trace.json under ")
+    assert [path for path in (root / "artifacts").rglob("*") if path.is_file()] == []
+    assert journal_path(root, "one").read_bytes().endswith(b"\n")
     with closing(Store(root)) as store:
         trials = store.history("one").trials
         # One more may be in the journal that did not fit into the database.
@@ -107,13 +108,7 @@ def test_what_was_stored_before_the_disk_was_full_is_intact(full_store):
         store.finish("one", trial(len(trials), 0.5))
     with closing(sqlite3.connect(root / "cclsearch.db")) as database:
         assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
-
-
-def test_a_file_that_does_not_fit_is_one_line_and_leaves_nothing(full_store):
-    said, root = full_store
-    assert said[1].startswith("cannot keep trace.json under ")
-    assert len(said) == 2
-    assert [path for path in (root / "artifacts").rglob("*") if path.is_file()] == []
+    assert rows_of_journals(root, root / "again") == rows_of(root)
 
 
 def test_a_read_only_folder_cannot_hold_a_new_store(tmp_path):
@@ -143,14 +138,11 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
 
 def test_a_store_cannot_lie_under_a_file_or_in_place_of_one(tmp_path):
     (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder" / "cclsearch.db").mkdir(parents=True)
+    assert_refused(tmp_path / "folder")
     assert_refused(tmp_path / "file")
     assert_refused(tmp_path / "file" / "below")
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_a_folder_in_place_of_the_database_is_refused(tmp_path):
-    (tmp_path / "cclsearch.db").mkdir()
-    assert_refused(tmp_path)
 
 
 def test_a_damaged_record_is_an_error_of_ours(tmp_path):
@@ -164,31 +156,18 @@ def test_a_damaged_record_is_an_error_of_ours(tmp_path):
         assert type(refused.value).__module__ == "records.errors"
 
 
-def test_an_empty_database_becomes_a_store(tmp_path):
-    (tmp_path / "cclsearch.db").touch()
-    with closing(Store(tmp_path)) as store:
-        store.create("one", study(), "1")
-        store.finish("one", trial(0, 0.5))
-        assert len(store.history("one")) == 1
-
-
 @pytest.mark.parametrize("version", [0, 1000])
-def test_a_store_of_another_version_is_refused_and_left_alone(tmp_path, version):
+def test_a_store_is_left_alone_by_opening_it_and_refused_if_of_another_version(tmp_path, version):
     with closing(Store(tmp_path)):
         pass
     database = tmp_path / "cclsearch.db"
+    created = database.read_bytes()
+    with closing(Store(tmp_path)) as store:
+        assert store.studies() == ()
+    assert database.read_bytes() == created
     with closing(sqlite3.connect(database)) as db, db:
         db.execute(f"pragma user_version={version}")
     before = database.read_bytes()
     with pytest.raises(StoreError, match=r"another version .* there are no journals to build it"):
         Store(tmp_path)
     assert database.read_bytes() == before
-
-
-def test_a_store_that_is_up_to_date_is_not_changed_by_opening_it(tmp_path):
-    with closing(Store(tmp_path)):
-        pass
-    before = (tmp_path / "cclsearch.db").read_bytes()
-    with closing(Store(tmp_path)) as store:
-        assert store.studies() == ()
-    assert (tmp_path / "cclsearch.db").read_bytes() == before

@@ -16,9 +16,8 @@ import pytest
 from records.errors import StoreBusy
 from records.store import locks
 from records.store.artifacts import Artifacts
-from records.store.rows import PendingTrial
 from records.store.store import Store
-from tests.support.records import START, rows_of, rows_of_journals, study, trial
+from tests.support.records import intent, rows_of, rows_of_journals, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
 STATEMENTS = (*range(1, 140, 30), *range(140, 300, 5))
@@ -42,11 +41,6 @@ def killed(one):
 
 def opened(root):
     return closing(Store(root))
-
-
-def intent(ordinal):
-    policy = trial(ordinal, 0.5).policy
-    return PendingTrial(ordinal=ordinal, policy=policy, started_at=START, exchange=None)
 
 
 def assert_sound(root, acknowledged):
@@ -149,17 +143,11 @@ def test_a_second_process_is_told_who_holds_the_study(tmp_path):
             pass
 
 
-def test_the_lock_goes_with_a_killed_holder(tmp_path):
+def test_the_lock_goes_with_a_killed_holder_and_after_an_error(tmp_path):
     with opened(tmp_path) as store:
         holder = process("hold", tmp_path)
         holder.stdout.readline()
         killed(holder)
-        with store.lock("one"):
-            pass
-
-
-def test_the_lock_is_free_again_after_an_error(tmp_path):
-    with opened(tmp_path) as store:
         with pytest.raises(ZeroDivisionError), store.lock("one"):
             _ = 1 / 0
         with store.lock("one"):

@@ -55,24 +55,15 @@ def test_sql_tells_what_the_history_tells(found, count, tmp_path_factory):
             launches=1 + sum(each.attempts for each in history if each.reached_launch),
             repeats=1,
         )
+        assert store.counts("none") == StudyCounts()
+        assert (store.best("none"), store.latest("none", 3), store.failures("none")) == (
+            None,
+            (),
+            {},
+        )
 
 
-def test_without_an_id_the_newest_search_is_meant_not_launches_that_check_it(tmp_path):
-    with closing(Store(tmp_path)) as store:
-        store.create("a", study(), "1")
-        store.create("b", replace(study(), strategy=MEASURE), "1")
-
-        assert store.find("").id == "a"
-        assert store.find("b").id == "b"
-
-
-def test_of_a_study_that_is_not_there_nothing_is_told(tmp_path):
-    with closing(Store(tmp_path)) as store:
-        assert store.counts("one") == StudyCounts()
-        assert (store.best("one"), store.latest("one", 3), store.failures("one")) == (None, (), {})
-
-
-def test_studies_come_in_pages_newest_first(tmp_path):
+def test_studies_come_in_pages_newest_first_and_launches_that_check_one_are_no_search(tmp_path):
     with closing(Store(tmp_path)) as store:
         for number in range(5):
             store.create(f"s{number}", study(), "1")
@@ -81,6 +72,8 @@ def test_studies_come_in_pages_newest_first(tmp_path):
         assert [row.id for row in store.studies(limit=2)] == names[:2]
         assert [row.id for row in store.studies(limit=2, offset=4)] == names[4:]
         assert store.find("").id == names[0]
+        store.create("s9", replace(study(), strategy=MEASURE), "1")
+        assert (store.find("").id, store.find("s9").id) == (names[0], "s9")
 
 
 @pytest.mark.parametrize("prefix", ["a", "a.", "b-", "_"])

@@ -29,19 +29,35 @@ def aged(kept):
         os.utime(path, (OLD, OLD))
 
 
-def test_only_what_no_record_cites_goes(kept_store, cclsearch):
+def test_only_what_no_record_cites_and_killed_writers_left_goes(kept_store, cclsearch):
     kept = kept_store()
     cited = all_files(kept)
+    strange, *halves = (
+        kept.root / "artifacts" / name for name in ("ab/notes.txt", ".incoming-a", "ab/.incoming-b")
+    )
+    strange.parent.mkdir(exist_ok=True)
+    for path in (strange, *halves):
+        path.write_text("mine, or half a file")
     aged(kept)
     orphan(kept)
 
     ended = cclsearch("gc", "--store", kept.root)
 
     assert ended.code == 0
-    assert ended.out.splitlines()[0].startswith("1 file that no record refers to: ")
-    assert ended.out.splitlines()[1].startswith("1 file removed, ")
-    assert all_files(kept) == cited
+    assert ended.out.splitlines()[0].startswith("3 files that no record refers to: ")
+    assert ended.out.splitlines()[1].startswith("3 files removed, ")
+    assert all_files(kept) == sorted([*cited, strange])
     assert cclsearch("gc", "--store", kept.root).out.startswith("0 files removed, 0 B freed\n")
+
+
+def test_what_a_trial_under_way_may_cite_stays_for_a_day(kept_store, cclsearch):
+    kept = kept_store()
+    young, half = orphan(kept, age_s=3600), kept.root / "artifacts" / ".incoming-abc"
+    half.write_text("half a file")
+
+    assert "2 files of the last day, " in cclsearch("gc", "--store", kept.root).out
+    assert young.exists()
+    assert half.exists()
 
 
 def test_a_dry_run_removes_nothing_and_says_how_much_would_go(kept_store, cclsearch):
@@ -57,41 +73,6 @@ def test_a_dry_run_removes_nothing_and_says_how_much_would_go(kept_store, cclsea
     assert len(told["traces"]) == 4
     assert path.stat().st_size == size
     assert kept.traces() == [0, 1, 2, 3]
-
-
-def test_what_a_trial_under_way_may_cite_stays_for_a_day(kept_store, cclsearch):
-    kept = kept_store()
-    young, half = orphan(kept, age_s=3600), kept.root / "artifacts" / ".incoming-abc"
-    half.write_text("half a file")
-
-    out = cclsearch("gc", "--store", kept.root).out
-
-    assert "2 files of the last day, " in out
-    assert young.exists()
-    assert half.exists()
-
-
-@pytest.mark.parametrize("place", ["", "ab"])
-def test_what_killed_writers_left_goes(kept_store, cclsearch, place):
-    kept = kept_store()
-    half = kept.root / "artifacts" / place / ".incoming-abc"
-    half.parent.mkdir(exist_ok=True)
-    half.write_text("half a file")
-    os.utime(half, (OLD, OLD))
-
-    assert cclsearch("gc", "--store", kept.root).code == 0
-    assert not half.exists()
-
-
-def test_a_file_of_nobody_knows_whom_in_the_folder_is_left_alone(kept_store, cclsearch):
-    kept = kept_store()
-    strange = kept.root / "artifacts" / "ab" / "notes.txt"
-    strange.parent.mkdir(exist_ok=True)
-    strange.write_text("mine")
-    os.utime(strange, (OLD, OLD))
-
-    assert cclsearch("gc", "--store", kept.root).code == 0
-    assert strange.read_text() == "mine"
 
 
 def test_a_conversation_and_a_repeated_launch_cite_their_files(kept_store):
@@ -168,6 +149,8 @@ def test_every_study_that_cites_a_removed_trace_says_so(kept_store, cclsearch):
     aged(kept)
     cclsearch("gc", "--keep-best", "3", "--yes", "--store", kept.root)
     digest = kept.trace_of(0).name.removesuffix(".zst")
+    for path in kept.root.glob("cclsearch.db*"):  # what is known is in the journals
+        path.unlink()
     with closing(kept.open()) as store:
         for study_id in ("20260101-000000-aaaa", "20260102-000000-bbbb"):
             rule = store.citations.removal(study_id, digest).rule
@@ -241,17 +224,6 @@ def test_a_trace_that_was_kept_again_after_its_removal_stays(kept_store, cclsear
     assert kept.traces() == [0, 1, 2, 3]
 
 
-def test_what_was_removed_is_known_after_the_database_was_built_again(kept_store, cclsearch):
-    kept = kept_store()
-    aged(kept)
-    cclsearch("gc", "--keep-best", "3", "--yes", "--store", kept.root)
-    for path in kept.root.glob("cclsearch.db*"):
-        path.unlink()
-    with closing(kept.open()) as store:
-        (removal,) = store.citations.removals()
-    assert removal.rule == "traces of all but the best 3 trials"
-
-
 def test_a_file_that_cannot_be_removed_is_one_line(kept_store, monkeypatch):
     kept = kept_store()
     orphan(kept)
@@ -270,12 +242,8 @@ def _refused(*_arguments, **_options):
     ("flag", "text"),
     [
         ("--traces-older-than", "30"),
-        ("--traces-older-than", "soon"),
-        ("--traces-older-than", "1e9d"),
         ("--traces-older-than", "99999999999d"),
         ("--max-size", "10"),
-        ("--max-size", "10 s"),
-        ("--max-size", "-1GB"),
         ("--max-size", "nan GB"),
     ],
 )

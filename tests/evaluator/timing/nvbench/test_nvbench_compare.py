@@ -240,21 +240,17 @@ def test_equal_states_are_paired_by_their_order(sides):
 def test_states_that_are_not_as_many_on_both_sides_are_an_error(sides, cmp):
     ref = [benchmark("copy", [state(USUAL, ONE)])]
 
-    with pytest.raises(StudyError, match="measure the same on both sides") as caught:
+    with pytest.raises(StudyError, match=r"cmp\.json.*; measure the same on both sides"):
         compared(sides, ref, [benchmark("copy", cmp)])
 
-    assert "cmp.json" in str(caught.value)
 
+def test_states_that_a_filter_leaves_out_and_the_order_of_axes_do_not_matter(sides):
+    run = state(USUAL, {"a": "1", "b": "2"})
+    turned = run | {"axis_values": list(reversed(run["axis_values"]))}
+    other = state(USUAL, {"a": "3", "b": "2"})
+    ref, cmp = [benchmark("copy", [run])], [benchmark("copy", [turned, other])]
 
-def test_states_that_a_filter_leaves_out_need_no_partner(sides):
-    found = compared(
-        sides,
-        [benchmark("copy", [state(USUAL, ONE)])],
-        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
-        filters=Filters.of([("axis", "T=I32")]),
-    )
-
-    assert verdicts(found) == ["same"]
+    assert verdicts(compared(sides, ref, cmp, filters=Filters.of([("axis", "a=1")]))) == ["same"]
 
 
 def test_the_same_state_name_at_other_axis_values_is_another_state(sides):
@@ -263,15 +259,6 @@ def test_the_same_state_name_at_other_axis_values_is_another_state(sides):
 
     with pytest.raises(StudyError, match="state ''"):
         compared(sides, [benchmark("copy", [moved])], [benchmark("copy", [other])])
-
-
-def test_the_order_of_axes_does_not_matter(sides):
-    run = state(USUAL, {"a": "1", "b": "2"})
-    turned = run | {"axis_values": list(reversed(run["axis_values"]))}
-
-    assert verdicts(compared(sides, [benchmark("copy", [run])], [benchmark("copy", [turned])])) == [
-        "same"
-    ]
 
 
 def test_a_benchmark_of_one_file_only_is_left_out_with_a_warning(sides):

@@ -1,6 +1,7 @@
 # make run    the main job on this machine        make test   the tests
 # make check  everything CI runs                  make clean  remove the environment
 # make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
+# make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000
 #
 # TORCH=cpu|gpu|system: which build of torch the environment gets. The default is cpu where no
 # NVIDIA driver answers, and gpu where one does. system uses the torch of the Python that runs make.
@@ -14,7 +15,7 @@ TRIALS ?= 10
 # Without it pytest rewrites the assertions of all tests in each worker, every time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test e2e check lint types layers clean
+.PHONY: run test e2e check lint types layers docs docs-serve clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -26,7 +27,7 @@ e2e: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[e2e]"
 	$(BIN)/python -m pytest tests/e2e/journeys.py
 
-check: lint types layers test
+check: lint types layers docs test
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -38,6 +39,12 @@ types: $(VENV)/.installed-dev
 
 layers: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/docs
+
+docs-serve: docs
+	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(if $(filter system,$(TORCH)),--system-site-packages) $(VENV)

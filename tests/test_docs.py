@@ -1,5 +1,7 @@
 """The documents say what the program does: commands, examples, study files, words."""
 
+import ast
+import json
 import re
 import shlex
 import textwrap
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
+import yaml
 
 from records.study import Environment, Origin, Study
 from search.cli import main as cli
@@ -18,6 +21,7 @@ from search.study.study_file import builtin_study, read_study_file
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+PAGES = {"README.md": README, **DOCS}
 STUDY_PAGE = DOCS["study.md"]
 MACHINE = Environment(name="bench", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4)
 SET_BY_US = {
@@ -98,12 +102,12 @@ def test_an_example_in_a_help_text_is_a_valid_command(example):
         assert context.params
 
 
-@pytest.mark.parametrize("page", ["README.md", *sorted(DOCS)])
+@pytest.mark.parametrize("page", sorted(PAGES))
 def test_a_page_names_only_commands_and_options_that_exist(page):
-    text = README if page == "README.md" else DOCS[page]
+    text = PAGES[page]
     known = {option for command in COMMANDS.values() for p in command.params for option in p.opts}
 
-    code = " ".join([*blocks(text), *re.findall(r"`([^`\n]+)`", text)])
+    code = "\n".join([*blocks(text), *re.findall(r"`([^`\n]+)`", text)])
     named = re.findall(r"\bcclsearch ([a-z]+)", code)
     no_programs = re.sub(r"^```\w+\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
     commands_only = re.sub(r"^.*-->.*$", "", no_programs, flags=re.MULTILINE)  # arrows look alike
@@ -113,6 +117,38 @@ def test_a_page_names_only_commands_and_options_that_exist(page):
     assert set(options) - known == set()
 
 
+@pytest.mark.parametrize(
+    "line",
+    sorted(
+        {
+            line.partition("  #")[0].strip()
+            for text in PAGES.values()
+            for block in [*blocks(text), *blocks(text, "bash"), *blocks(text, "yaml")]
+            for line in re.findall(r"^(?:- run: |    - |\s*run: )?(cclsearch [a-z].*)", block, re.M)
+            if not re.search(r"[|\[]|\.\.\.|\\$", line)
+        }
+    ),
+)
+def test_a_command_in_a_page_can_be_parsed(line):
+    words = shlex.split(line)[1:]
+    name = next(n for count in (2, 1) if (n := " ".join(words[:count])) in COMMANDS)
+
+    with COMMANDS[name].make_context(name, words[len(name.split()) :]) as context:
+        assert context.params
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_the_code_of_a_page_is_code(page):
+    for block in blocks(PAGES[page], "python"):
+        ast.parse(block)
+    for block in blocks(PAGES[page], "toml"):
+        assert tomllib.loads(block)
+    for block in blocks(PAGES[page], "yaml"):
+        assert yaml.safe_load(block)
+    for block in blocks(PAGES[page], "json"):
+        assert json.loads(block)
+
+
 def test_the_readme_begins_with_the_two_commands():
     first = blocks(README)[0].splitlines()
 
@@ -120,9 +156,9 @@ def test_the_readme_begins_with_the_two_commands():
 
 
 def test_the_readme_has_every_exit_code():
-    told = README.partition("## Exit codes")[2]
+    listed = README.partition("Exit codes:")[2].partition("\n\n")[0]
 
-    assert re.findall(r"\b\d+\b", told) == re.findall(r"^  (\d+) ", cli.FOOT, re.M)
+    assert re.findall(r"\b\d+\b", listed) == re.findall(r"^  (\d+) ", cli.FOOT, re.M)
 
 
 def test_the_study_page_shows_a_file_that_can_be_read(tmp_path):
@@ -143,18 +179,22 @@ def test_the_study_page_names_every_field_of_a_study(name):
     assert re.search(rf"\b{name.rpartition('.')[2]}\b", STUDY_PAGE), f"{name} is not in study.md"
 
 
-@pytest.mark.parametrize(
-    ("language", "name"), [("toml", "study.toml"), ("bash", "run.sh"), ("python", "train.py")]
-)
-def test_the_page_on_recipes_shows_the_examples_as_they_are(language, name):
+@pytest.mark.parametrize(("language", "name"), [("toml", "study.toml"), ("python", "train.py")])
+def test_pages_show_the_examples_as_they_are(language, name):
     paths = (ROOT / "docs" / "examples").glob(f"*/{name}")
     examples = [path.read_text(encoding="utf-8") for path in paths]
 
-    for shown in blocks(DOCS["recipes.md"], language):
+    for shown in blocks(DOCS["recipes.md"] + DOCS["own_script.md"], language):
         indented = textwrap.indent(shown, "    ")
         assert any(shown in example or indented in example for example in examples)
 
 
-@pytest.mark.parametrize("name", sorted(DOCS))
-def test_the_readme_links_every_document(name):
-    assert f"docs/{name}" in README
+def test_the_study_of_the_readme_can_be_read(tmp_path):
+    (example,) = blocks(README, "toml")
+    path = tmp_path / "study.toml"
+    path.write_text(example, encoding="utf-8")
+    (tmp_path / "train.py").touch()
+
+    study = read_study_file(path, builtin_study(MACHINE))
+
+    assert [d.name for d in study.space.dimensions] == ["dp", "micro_batch"]

@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 
@@ -168,13 +167,6 @@ def test_a_damaged_trace_ends_with_2_and_names_the_file(cclsearch, tmp_path):
 
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
-
-
-def test_definitions_and_columns_of_the_document_are_those_of_the_code():
-    written = run_path(str(DOCUMENT.with_name("generate_metrics.py")))["written"]
-    document = DOCUMENT.read_text(encoding="utf-8")
-
-    assert document == written(document), "run: python docs/generate_metrics.py"
 
 
 def test_the_metric_of_the_document_can_be_computed(cclsearch, tmp_path):

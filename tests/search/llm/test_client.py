@@ -164,7 +164,7 @@ def test_a_tool_that_is_refused_where_none_is_offered_ends_the_asking():
 
 
 def test_a_local_model_is_asked_as_the_page_about_studies_says(monkeypatch):
-    page = (Path(__file__).parents[3] / "docs" / "study.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "local_models.md").read_text(encoding="utf-8")
     variables = dict(re.findall(r"^export (\w+)=(\S+)$", page, re.MULTILINE))
     assert variables.keys() == {"ANTHROPIC_BASE_URL", "ANTHROPIC_AUTH_TOKEN"}
     call = {"name": "submit_policy", "arguments": {"expected_speedup": 1, "code": CODE}}

@@ -1,55 +1,30 @@
 """`compare`: whether B is faster than A, and how certain that is."""
 
 import json
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.text import Text
 from typer.core import TyperCommand
 
 from evaluator.timing.decision import Verdict
 from evaluator.timing.screening.estimate import Thresholds, read_thresholds, to_toml
 from records.errors import StudyError
 from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
-from search.compare.compare import (
-    Comparisons,
-    Terms,
-    compare_bench,
-    compare_launches,
-    compare_timings,
-    compare_trials,
-)
-from search.compare.sides import (
-    BenchSide,
-    LaunchSide,
-    NvbenchSide,
-    Side,
-    TimingsSide,
-    TrialSide,
-    side,
-)
-from search.compare.view import Display, View, comparison_lines, comparisons_facts
+from search.compare.compare import Comparisons, Terms, compare_sides
+from search.compare.sides import NvbenchSide, side
+from search.compare.view import Display, View, comparison_document, comparisons_facts
 from search.settings import store_root
-from search.views.console import echo_styled, on_terminal
-from search.views.terminal import echo_wrapped
+from search.views.terminal import print_blocks
 
 app = typer.Typer(rich_markup_mode=None)
 
 BENCHMARKS, AXES = "benchmarks", "axes"
 GIVEN = "search.cli.compare.given"
 SLOWER, UNDECIDED = 3, 5
-KINDS = {
-    TrialSide: "a trial",
-    LaunchSide: "a stored measurement",
-    TimingsSide: "stored timings",
-    BenchSide: "benchmark CSV",
-    NvbenchSide: "nvbench results",
-}
 SIDE = "trial:3, trial:STUDY:3, best, best:STUDY, or a file or folder of results."
 
 
@@ -213,7 +188,7 @@ def compare(
     elif nvbench != NvbenchOptions():
         raise StudyError("-b, -a, --bulk-script and the device options are only for nvbench files")
     else:
-        found = _compared(reference, candidate, limits)
+        found = compare_sides(reference, candidate, limits)
         _print(found, store, view, as_json=as_json)
         counts = found.counts
     if fail_on == "slow":
@@ -234,46 +209,14 @@ def _gate(counts: Mapping[Verdict, int], *, allow_undecided: bool) -> None:
         raise typer.Exit(UNDECIDED)
 
 
-def _compared(a: Side, b: Side, terms: Terms) -> Comparisons:
-    """Compare two sides of one kind; raise `StudyError` for different kinds."""
-    match a, b:
-        case TrialSide(), TrialSide():
-            return compare_trials(a, b, terms)
-        case ((LaunchSide() | TrialSide()), (LaunchSide() | TrialSide())):
-            return compare_launches(a, b, terms)
-        case TimingsSide(), TimingsSide():
-            return compare_timings(a, b, terms)
-        case BenchSide(), BenchSide():
-            return compare_bench(a, b, terms)
-        case _:
-            raise StudyError(
-                f"A, {a.name}, is {KINDS[type(a)]} and B, {b.name}, is {KINDS[type(b)]}; "
-                "give two sides of the same kind"
-            )
-
-
 def _print(found: Comparisons, store: Path | None, view: View, *, as_json: bool) -> None:
-    root = store_root(store).absolute()
-    commands = [
-        f"{step}{store_flag(root)}" if step.startswith("cclsearch") else step
-        for step in found.next_steps
-    ]
+    flag = store_flag(store_root(store).absolute())
+    steps = (f"{step}{flag if step.startswith('cclsearch') else ''}" for step in found.next_steps)
+    found = replace(found, next_steps=tuple(steps))
     if as_json:
-        facts = {**comparisons_facts(found), "next": commands}
-        typer.echo(json.dumps(facts, allow_nan=False))
-        return
-    unicode = on_terminal() and "utf" in (sys.stdout.encoding or "").lower()
-    _print_lines(comparison_lines(found, view, unicode=unicode))
-    for command in commands:
-        typer.echo(f"next: {command}")
-
-
-def _print_lines(lines: Iterable[str | Text]) -> None:
-    for line in lines:
-        if isinstance(line, str):
-            echo_wrapped(line)
-        else:
-            echo_styled(line)
+        typer.echo(json.dumps(comparisons_facts(found), allow_nan=False))
+    else:
+        print_blocks(comparison_document(found, view).sections[0].blocks, spaced=True)
 
 
 def _print_nvbench(
@@ -293,7 +236,7 @@ def _print_nvbench(
         )
     # Imported here: trials are compared without what reads nvbench files.
     from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
-    from search.compare.intervals_view import bulk_script, comparison_facts, nvbench_lines
+    from search.compare.nvbench_view import bulk_script, comparison_facts, nvbench_document
 
     devices = DeviceChoice.of(
         chosen.reference_devices,
@@ -310,7 +253,7 @@ def _print_nvbench(
     if as_json:
         typer.echo(json.dumps(comparison_facts(found), allow_nan=False))
     else:
-        _print_lines(nvbench_lines(found, view))
+        print_blocks(nvbench_document(found, view).sections[0].blocks, spaced=True)
         for warning in found.warnings:
             typer.echo(f"caveat: {warning}", err=True)
     return Counter(row.judgement.verdict for row in found.rows)

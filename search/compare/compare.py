@@ -6,7 +6,7 @@ A verdict needs interleaved launches of both sides; single launches only suggest
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain
 from typing import TypeAlias, TypeVar
@@ -32,7 +32,7 @@ from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
-from search.compare.sides import BenchSide, LaunchSide, TimingsSide, TrialSide, one_launch
+from search.compare.sides import BenchSide, LaunchSide, Side, TimingsSide, TrialSide
 from search.loop.leader import (
     claim_rule,
     is_step_time,
@@ -45,6 +45,20 @@ from search.views.machine import disturbed_among
 
 LEAST_ALPHA = 0.001
 """Few launches support no lower error rate: the intervals would have no bounds."""
+CAUSE_CHARS, NAME_CHARS = 300, 200
+MORE_TRIALS = 5
+OTHER_STUDY = (
+    "nothing is proven: only trials of one study are launched in interleaved rounds, and machine, "
+    "load and software may have differed"
+)
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise `StudyError` for an error rate that launches cannot support."""
+    if not LEAST_ALPHA <= alpha < 0.5:
+        raise StudyError(
+            f"--alpha {alpha:g}: give {LEAST_ALPHA} or more and less than 0.5, as in --alpha 0.05"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +72,8 @@ class Terms:
     def __post_init__(self) -> None:
         if self.margin is not None and not 0 <= self.margin < math.inf:
             raise StudyError(f"--margin {self.margin}: give 0 or more, as in --margin 0.02")
-        if self.alpha is not None and not LEAST_ALPHA <= self.alpha < 0.5:
-            raise StudyError(
-                f"--alpha {self.alpha}: give {LEAST_ALPHA} or more and less than 0.5, "
-                "as in --alpha 0.05"
-            )
+        if self.alpha is not None:
+            check_alpha(self.alpha)
 
     def over(self, rule: DecisionRule) -> DecisionRule:
         """Return the rule with these terms, where they are given."""
@@ -158,13 +169,22 @@ class Comparisons:
         return {verdict: found[verdict] for verdict in Verdict}
 
 
-def correct_for_number(
-    lines: Iterable[ComparisonRow], rule: DecisionRule
-) -> tuple[ComparisonRow, ...]:
-    """The lines without claims that as many of them make by chance."""
-    given = tuple(lines)
-    results = corrected_for_number([(line.comparison, rule) for line in given])
-    return tuple(map(lambda line, each: replace(line, comparison=each), given, results))
+def compare_sides(a: Side, b: Side, terms: Terms) -> Comparisons:
+    """Compare two sides; raises `StudyError` where they are not of one kind."""
+    match a, b:
+        case TrialSide(), TrialSide():
+            return compare_trials(a, b, terms)
+        case ((LaunchSide() | TrialSide()), (LaunchSide() | TrialSide())):
+            return compare_launches(a, b, terms)
+        case TimingsSide(), TimingsSide():
+            return compare_timings(a, b, terms)
+        case BenchSide(), BenchSide():
+            return compare_bench(a, b, terms)
+        case _:
+            raise StudyError(
+                f"A, {a.name}, is {a.kind} and B, {b.name}, is {b.kind}; "
+                "give two sides of the same kind"
+            )
 
 
 def refusal(name: str, reason: str, detail: str) -> ComparisonRow:
@@ -173,7 +193,12 @@ def refusal(name: str, reason: str, detail: str) -> ComparisonRow:
     return ComparisonRow(name=name, comparison=unknown, detail=detail)
 
 
-def first_difference(
+def _failure(name: str, which: str, failed: Failed) -> ComparisonRow:
+    cause = one_line(failed.message, CAUSE_CHARS)
+    return refusal(name, failed.kind, f"{which} failed: {cause}")
+
+
+def _first_difference(
     name: str, a: Mapping[str, object], b: Mapping[str, object]
 ) -> ComparisonRow | None:
     """A refusal naming the first fact that is not the same on both sides, if there is one."""
@@ -184,7 +209,7 @@ def first_difference(
     return None
 
 
-def undecided(reason: str, ratio: float | None = None) -> Comparison:
+def _undecided(reason: str, ratio: float | None = None) -> Comparison:
     """Sides whose launches prove nothing about each other, whatever their ratio."""
     return Comparison(verdict=Verdict.UNDECIDED, reason=reason, ratio=ratio)
 
@@ -206,8 +231,7 @@ def reading(values: Sequence[float], alpha: float) -> Reading:
         return centred
 
 
-NAME = "step_time"
-CAUSE_CHARS = 300
+STEP_TIME = "step_time"
 TRACED = (
     "{side} was timed in profiled steps, which the profiler slows down; "
     "time steps that no profiler watches"
@@ -218,30 +242,15 @@ def compare_launches(
     a: LaunchSide | TrialSide, b: LaunchSide | TrialSide, terms: Terms
 ) -> Comparisons:
     """What the steps of two launches suggest about B against A."""
-    one, other = _alone(a), _alone(b)
     return Comparisons(
-        a=ComparisonSide(name=one.name, settings=one.settings),
-        b=ComparisonSide(name=other.name, settings=other.settings),
-        quantity=NAME,
+        a=ComparisonSide(name=a.name, settings=a.settings),
+        b=ComparisonSide(name=b.name, settings=b.settings),
+        quantity=STEP_TIME,
         unit="s",
-        lines=(_compare_steps(one.launch, other.launch, terms.thresholds),),
+        lines=(_compare_steps(a.launch, b.launch, terms.thresholds),),
         rule=terms.over(STANDARD_RULE),
         next_steps=("cclsearch run --objective step_time",),
     )
-
-
-def failure(name: str, which: str, failed: Failed) -> ComparisonRow:
-    """Why a side that failed is not compared."""
-    cause = one_line(failed.message, CAUSE_CHARS)
-    return refusal(name, failed.kind, f"{which} failed: {cause}")
-
-
-def _alone(side: LaunchSide | TrialSide) -> LaunchSide:
-    if isinstance(side, LaunchSide):
-        return side
-    trial = side.trial
-    settings = "" if trial.config is None else str(trial.config)
-    return LaunchSide(name=side.name, launch=one_launch(trial.outcome), settings=settings)
 
 
 def _compare_steps(
@@ -249,52 +258,49 @@ def _compare_steps(
 ) -> ComparisonRow:
     """What the steps of two launches suggest, or why they cannot be compared."""
     if isinstance(a, Failed):
-        return failure(NAME, "A", a)
+        return _failure(STEP_TIME, "A", a)
     if isinstance(b, Failed):
-        return failure(NAME, "B", b)
+        return _failure(STEP_TIME, "B", b)
     ranks = [{"rank_count": len(launch.step_times_s)} for launch in (a, b)]
-    found = unfit(NAME, [a], [b]) or first_difference(NAME, *ranks)
+    found = _unfit(STEP_TIME, [a], [b]) or _first_difference(STEP_TIME, *ranks)
     if found is not None:
         return found
     readings = []
     for side, steps_s in (("A", a.slowest_rank_s), ("B", b.slowest_rank_s)):
         if not steps_s:
-            return refusal(NAME, "no_samples", f"{side} has no timed steps")
+            return refusal(STEP_TIME, "no_samples", f"{side} has no timed steps")
         if min(steps_s) <= 0:
-            return refusal(NAME, "bad_time", f"{side} has a step that took no time")
+            return refusal(STEP_TIME, "bad_time", f"{side} has a step that took no time")
         readings.append(Reading(centre=statistics.median(steps_s), step_count=len(steps_s)))
     one, other = readings
     return ComparisonRow(
-        name=NAME,
-        comparison=undecided("not_interleaved", other.centre / one.centre),
+        name=STEP_TIME,
+        comparison=_undecided("not_interleaved", other.centre / one.centre),
         a=one,
         b=other,
-        screening=screen(a.slowest_rank_s, b.slowest_rank_s, thresholds),
+        screening=_screen(a.slowest_rank_s, b.slowest_rank_s, thresholds),
     )
 
 
-def unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> ComparisonRow | None:
+def _unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> ComparisonRow | None:
     """Why launches of one workload cannot be compared, if they cannot."""
     for side, launches in (("A", a), ("B", b)):
         if any(launch.profiled for launch in launches):
             return refusal(name, "traced_samples", TRACED.format(side=side))
-    return first_difference(name, _facts(a), _facts(b))
+    return _first_difference(name, _launch_facts(a), _launch_facts(b))
 
 
-def screen(a_s: Sequence[float], b_s: Sequence[float], thresholds: Thresholds) -> Judgement:
+def _screen(a_s: Sequence[float], b_s: Sequence[float], thresholds: Thresholds) -> Judgement:
     """What the steps of one launch each say; nothing confirms them."""
     return judge(summary_of(a_s), summary_of(b_s), thresholds, confirmation=False)
 
 
-def _facts(launches: Sequence[Measurement]) -> dict[str, object]:
+def _launch_facts(launches: Sequence[Measurement]) -> dict[str, object]:
     """What must be the same: one value, or a list where launches of one side differ already."""
     return {
         field: " and ".join(sorted({str(getattr(launch, field)) for launch in launches}))
         for field in ("tokens_per_step", "device", "torch_version")
     }
-
-
-MORE_TRIALS = 5
 
 
 def compare_trials(a: TrialSide, b: TrialSide, terms: Terms) -> Comparisons:
@@ -304,40 +310,31 @@ def compare_trials(a: TrialSide, b: TrialSide, terms: Terms) -> Comparisons:
     study = a.row.study
     objective = scoring_of(study).against(a.seed)
     rule = terms.over(claim_rule(study.measure))
-    name = study.objective.expression
-    failed = [
-        failure(name, which, side.trial.outcome)
-        for which, side in (("A", a), ("B", b))
-        if isinstance(side.trial.outcome, Failed)
-    ]
-    found = (
-        failed[0]
-        if failed
-        else first_difference(name, _trials_facts(a), _trials_facts(b))
-        or _judged(a, b, objective, rule, terms)
-    )
+    found = _compare_trials(a, b, objective, rule, terms)
     return Comparisons(
         a=ComparisonSide(name=a.name, settings=_settings(a, b)),
         b=ComparisonSide(name=b.name, settings=_settings(b, a)),
-        quantity=name,
+        quantity=study.objective.expression,
         unit=objective.unit,
         lines=(found,),
         rule=rule,
         lower_is_better=objective.lower_is_better,
         is_time=is_step_time(objective),
-        caveats=(*_caveats("A", a), *_caveats("B", b)),
+        caveats=(
+            *_caveats("A", a),
+            *_caveats("B", b),
+            *([OTHER_STUDY] if a.row.id != b.row.id else []),
+        ),
         next_steps=tuple(_next_steps(found.comparison, a, b)),
     )
 
 
 def _settings(side: TrialSide, other: TrialSide) -> str:
     config, base = side.trial.config, other.trial.config
-    if config is None or base is None:
-        return "" if config is None else str(config)
-    return format_difference(config, base)
+    return side.settings if config is None or base is None else format_difference(config, base)
 
 
-def _trials_facts(side: TrialSide) -> dict[str, object]:
+def _trial_facts(side: TrialSide) -> dict[str, object]:
     """What two trials must share to be compared, the most important first."""
     study: Study = side.row.study
     return {
@@ -353,28 +350,30 @@ def _trials_facts(side: TrialSide) -> dict[str, object]:
     }
 
 
-def _judged(
+def _compare_trials(
     a: TrialSide, b: TrialSide, objective: Scoring, rule: DecisionRule, terms: Terms
 ) -> ComparisonRow:
+    name, own = a.row.study.objective.expression, list[Measured]()
+    for which, side in (("A", a), ("B", b)):
+        if isinstance(side.trial.outcome, Failed):
+            return _failure(name, which, side.trial.outcome)
+        own.append(side.trial.outcome)
     shared = max(_series(a, b, objective), key=lambda series: series.rank, default=None)
-    own = [x.trial.outcome for x in (a, b) if isinstance(x.trial.outcome, Measured)]
-    launches = [[each] for each in own]
+    launches = [[one] for one in own]
     if shared is not None:
         launches = [list(side.values()) for side in (shared.a, shared.b)]
-    name = a.row.study.objective.expression
     timings = [[launch.measurement for launch in side] for side in launches]
-    wrong = unfit(name, timings[0], timings[1])
+    wrong = _first_difference(name, _trial_facts(a), _trial_facts(b)) or _unfit(name, *timings)
     if wrong is not None:
         return wrong
     singles = [launch_of(launch, objective) for launch in own]
-    comparison = decide(shared.rounds, rule) if shared is not None else _separate(*singles)
     return ComparisonRow(
         name=name,
-        comparison=comparison,
-        a=_trials_reading(a, objective, rule),
-        b=_trials_reading(b, objective, rule),
+        comparison=_separate(*singles) if shared is None else decide(shared.rounds, rule),
+        a=_trial_reading(a, objective, rule),
+        b=_trial_reading(b, objective, rule),
         pairs=() if shared is None else shared.pairs(objective),
-        screening=screen(
+        screening=_screen(
             timings[0][0].slowest_rank_s, timings[1][0].slowest_rank_s, terms.thresholds
         ),
     )
@@ -384,7 +383,7 @@ def _separate(a: LaunchValue | None, b: LaunchValue | None) -> Comparison:
     """One launch of each, which were no round."""
     if a is None or b is None:
         return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time")
-    return undecided("not_interleaved", b.value / a.value)
+    return _undecided("not_interleaved", b.value / a.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,7 +440,7 @@ def _values(launches: Iterable[Measured], objective: Scoring) -> list[float]:
     return [score.value for score in scores if isinstance(score, Score)]
 
 
-def _trials_reading(side: TrialSide, objective: Scoring, rule: DecisionRule) -> Reading | None:
+def _trial_reading(side: TrialSide, objective: Scoring, rule: DecisionRule) -> Reading | None:
     """The number of a trial as it is shown everywhere, by more launches than the rounds have."""
     counts = supported_launches(side.repeats, objective)
     outcomes = [launch.outcome for launch in counts if launch.ordinal == side.trial.ordinal]
@@ -560,42 +559,65 @@ def _round(a: Turn, b: Turn) -> Round:
 def _unpaired(a: Replicates, b: Replicates) -> Comparison:
     """Launches that did not take turns: how their middles differ, and that this proves nothing."""
     reason = "one_sample" if 1 in (len(a.values), len(b.values)) else "not_interleaved"
-    return undecided(reason, statistics.median(b.values) / statistics.median(a.values))
+    return _undecided(reason, statistics.median(b.values) / statistics.median(a.values))
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+def _compare_points(
+    sides: tuple[BenchSide | TimingsSide, BenchSide | TimingsSide],
+    points: tuple[Mapping[K, object], Mapping[K, object]],
+    judged: Mapping[K, ComparisonRow],
+    rule: DecisionRule,
+    words: Callable[[K], str],
+    thing: str,
+) -> Comparisons:
+    """The verdicts on what both sides have; what one side lacks is named and not judged."""
+    (a, b), (of_a, of_b) = sides, points
+    if not judged:
+        one, other = (words(next(iter(side))) for side in points)
+        raise StudyError(
+            f"{a.name} and {b.name} have no {thing} in common ({one}, for example, and {other}); "
+            f"give results of the same {thing}s"
+        )
+    results = corrected_for_number([(line.comparison, rule) for line in judged.values()])
+    return Comparisons(
+        a=ComparisonSide(name=a.name, settings=a.settings),
+        b=ComparisonSide(name=b.name, settings=b.settings),
+        quantity=LATENCY.partition("(")[0],
+        unit="us",
+        lines=tuple(
+            replace(line, comparison=each)
+            for line, each in zip(judged.values(), results, strict=True)
+        ),
+        rule=rule,
+        only_a=tuple(words(point) for point in of_a if point not in of_b),
+        only_b=tuple(words(point) for point in of_b if point not in of_a),
+    )
+
+
+def _advised(found: Comparisons, advice: str) -> Comparisons:
+    """The same with advice, if other launches would help."""
+    unpaired = any(line.comparison.reason in UNPAIRED for line in found.lines)
+    return replace(found, next_steps=(advice,)) if unpaired else found
 
 
 RUN, ORDER = "RunId", "Order"
 ROUND_COLUMNS = ("LaunchId", "Block")
 
 Rows: TypeAlias = Sequence[BenchRow]
-K = TypeVar("K", bound=Hashable)
 
 
 def compare_bench(a: BenchSide, b: BenchSide, terms: Terms) -> Comparisons:
     """Judge the latencies of B against those of A; what one side lacks is not judged."""
     rule = terms.over(ONCE)
-    of_a, of_b = _by_point(a.rows), _by_point(b.rows)
-    lines = correct_for_number(judge_points(of_a, of_b, rule).values(), rule)
-    if not lines:
-        raise StudyError(
-            f"{a.name} and {b.name} have no point in common ({next(iter(of_a))}, for example, "
-            f"and {next(iter(of_b))}); give results of the same points"
-        )
-    return Comparisons(
-        a=ComparisonSide(name=a.name, settings=_software(a.rows)),
-        b=ComparisonSide(name=b.name, settings=_software(b.rows)),
-        quantity=LATENCY.partition("(")[0],
-        unit="us",
-        lines=lines,
-        rule=rule,
-        only_a=tuple(str(point) for point in of_a if point not in of_b),
-        only_b=tuple(str(point) for point in of_b if point not in of_a),
-        caveats=_devices(a.rows, b.rows),
-        next_steps=(
-            f"run A and B in turns, {rule.min_rounds} times or more, and name each round in a "
-            "column Block of both files",
-        )
-        if any(line.comparison.reason in UNPAIRED for line in lines)
-        else (),
+    points = _by_point(a.rows), _by_point(b.rows)
+    found = _compare_points((a, b), points, judge_points(*points, rule), rule, str, "point")
+    return _advised(
+        replace(found, caveats=_devices(a.rows, b.rows)),
+        f"run A and B in turns, {rule.min_rounds} times or more, and name each round in a "
+        "column Block of both files",
     )
 
 
@@ -643,17 +665,16 @@ def _round_columns(a: Rows, b: Rows) -> tuple[str, ...]:
     A launch counts as one round, however many blocks it was measured in; where every launch has a
     separate name, the blocks are what both sides share.
     """
-    run = (RUN,) if _have(a, RUN) and _have(b, RUN) else ()
-    for name in ROUND_COLUMNS:
-        if _have(a, name) and _have(b, name):
-            labels = [set(_by_label(rows, (*run, name))) for rows in (a, b)]
-            if labels[0] & labels[1]:
-                return (*run, name)
+
+    def both_have(column: str) -> bool:
+        return all(column in row.columns for row in (*a, *b))
+
+    run = (RUN,) if both_have(RUN) else ()
+    for name in filter(both_have, ROUND_COLUMNS):
+        labels = [set(_by_label(rows, (*run, name))) for rows in (a, b)]
+        if labels[0] & labels[1]:
+            return (*run, name)
     return run
-
-
-def _have(rows: Rows, column: str) -> bool:
-    return all(column in row.columns for row in rows)
 
 
 def _by_label(rows: Rows, columns: Sequence[str]) -> Mapping[str, list[BenchRow]]:
@@ -673,12 +694,6 @@ def _order(rows: Rows) -> float | None:
     return min(orders) if all(map(math.isfinite, orders)) else None
 
 
-def _software(rows: Rows) -> str:
-    """The communication library, as far as the first row states it."""
-    columns = ("CommAdapter", "CommBackend", "CommBackendVersion")
-    return " ".join(rows[0].columns[name] for name in columns if name in rows[0].columns)
-
-
 def _devices(a: Rows, b: Rows) -> tuple[str, ...]:
     """A caveat where the two were measured on other devices."""
     named = [
@@ -689,42 +704,24 @@ def _devices(a: Rows, b: Rows) -> tuple[str, ...]:
     return (f"A was measured on {named[0]}, B on {named[1]}",)
 
 
-NAME_CHARS = 200
-NEXT = "time both in turns, four times or more, each turn under one launch name on both sides"
-
-
 def compare_timings(a: TimingsSide, b: TimingsSide, terms: Terms) -> Comparisons:
     """Judge the tasks of B against those of A; one task on each side is compared by any name."""
     rule = terms.over(ONCE)
-    of_a, of_b = _by_task(a.timings), _by_task(b.timings)
+    of_a, of_b = ({timing.task: timing for timing in merge(side.timings)} for side in (a, b))
     if len(of_a) == len(of_b) == 1:
         of_b = dict(zip(of_a, of_b.values(), strict=True))
-    each = (
-        replace(
-            judge_replicates(
-                task_words(task), _timings_replicates(timing), _timings_replicates(of_b[task]), rule
-            ),
-            screening=screen(timing.times, of_b[task].times, terms.thresholds),
+    judged = {
+        task: replace(
+            judge_replicates(task_words(task), _launches(timing), _launches(of_b[task]), rule),
+            screening=_screen(timing.times, of_b[task].times, terms.thresholds),
         )
         for task, timing in of_a.items()
         if task in of_b
-    )
-    lines = correct_for_number(each, rule)
-    if not lines:
-        raise StudyError(
-            f"{a.name} and {b.name} have no task in common ({task_words(next(iter(of_a)))}, for "
-            f"example, and {task_words(next(iter(of_b)))}); give timings of the same tasks"
-        )
-    return Comparisons(
-        a=ComparisonSide(name=a.name),
-        b=ComparisonSide(name=b.name),
-        quantity="time of a call",
-        unit="s",
-        lines=lines,
-        rule=rule,
-        only_a=tuple(task_words(task) for task in of_a if task not in of_b),
-        only_b=tuple(task_words(task) for task in of_b if task not in of_a),
-        next_steps=(NEXT,) if any(x.comparison.reason in UNPAIRED for x in lines) else (),
+    }
+    found = _compare_points((a, b), (of_a, of_b), judged, rule, task_words, "task")
+    return _advised(
+        replace(found, quantity="time of a call", unit="s"),
+        "time both in turns, four times or more, each turn under one launch name on both sides",
     )
 
 
@@ -735,11 +732,7 @@ def task_words(task: Task) -> str:
     return one_line(" ".join(word for word in words if word), NAME_CHARS)
 
 
-def _by_task(timings: Iterable[Timing]) -> Mapping[Task, Timing]:
-    return {timing.task: timing for timing in merge(timings)}
-
-
-def _timings_replicates(timing: Timing) -> Replicates:
+def _launches(timing: Timing) -> Replicates:
     launches = {
         group.launch: LaunchValue(
             value=statistics.median(group.raw_times_s) / timing.number_per_run,

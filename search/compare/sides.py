@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 from evaluator.timing.bench_csv import BenchRow, read_bench
 from evaluator.timing.timing import Timing
@@ -34,6 +34,8 @@ class TrialSide:
     `seed` is the outcome of the first measured trial, which an objective may name.
     """
 
+    kind: ClassVar[str] = "a trial"
+
     row: StudyRow
     trial: Trial
     repeats: tuple[Repeat, ...]
@@ -44,10 +46,22 @@ class TrialSide:
         """How the command line calls it."""
         return f"trial:{self.row.id}:{self.trial.ordinal}"
 
+    @property
+    def settings(self) -> str:
+        """Its configuration."""
+        return "" if self.trial.config is None else str(self.trial.config)
+
+    @property
+    def launch(self) -> Measurement | Failed:
+        """Its first launch, when it is compared alone."""
+        return one_launch(self.trial.outcome)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSide:
     """A stored launch: what was measured in it, or how it failed."""
+
+    kind: ClassVar[str] = "a stored measurement"
 
     name: str
     launch: Measurement | Failed
@@ -58,21 +72,35 @@ class LaunchSide:
 class TimingsSide:
     """Stored timings of statements."""
 
+    kind: ClassVar[str] = "stored timings"
+
     name: str
     timings: tuple[Timing, ...]
+    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSide:
     """The results of a collective benchmark."""
 
+    kind: ClassVar[str] = "benchmark CSV"
+
     name: str
     rows: tuple[BenchRow, ...]
+
+    @property
+    def settings(self) -> str:
+        """The communication library, as far as the first row states it."""
+        columns = self.rows[0].columns
+        names = ("CommAdapter", "CommBackend", "CommBackendVersion")
+        return " ".join(columns[name] for name in names if name in columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NvbenchSide:
     """A JSON file of nvbench, or a folder of them, which the comparison reads."""
+
+    kind: ClassVar[str] = "nvbench results"
 
     name: str
     path: Path
@@ -123,9 +151,9 @@ def _stored(name: str, path: Path) -> Side:
         if "benchmarks" in keys:
             return NvbenchSide(name=name, path=path)
         if "outcome" in keys:  # a whole trial, as `trial show --json` prints it
-            return _ended(name, to_outcome(json.dumps(document["outcome"])))
-        if "status" in keys:
-            return _ended(name, to_outcome(text))
+            text = json.dumps(document["outcome"])
+        if keys & {"outcome", "status"}:
+            return LaunchSide(name=name, launch=one_launch(to_outcome(text)))
         if "step_times_s" in keys:
             return LaunchSide(name=name, launch=from_json(Measurement, text))
         several = document if isinstance(document, list) else [document]
@@ -138,10 +166,6 @@ def _stored(name: str, path: Path) -> Side:
     if not timings:
         raise StudyError(f"{name}: holds no timings; store one or more")
     return TimingsSide(name=name, timings=timings)
-
-
-def _ended(name: str, outcome: Outcome) -> LaunchSide:
-    return LaunchSide(name=name, launch=one_launch(outcome))
 
 
 def one_launch(outcome: Outcome) -> Measurement | Failed:

@@ -1,17 +1,27 @@
-"""A comparison of two sides as text and as JSON: the verdict, its reason and the values."""
+"""A comparison of two sides as a document and as JSON: the verdict, its reason and the values."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from itertools import takewhile
-
-from rich.text import Text
+from typing import Final
 
 from evaluator.timing.decision import Comparison, Verdict
 from evaluator.timing.screening.decide import Judgement
 from records.errors import StudyError
 from search.compare.compare import ComparisonRow, Comparisons, Reading
+from search.views.document import (
+    Block,
+    Column,
+    Document,
+    Facts,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    number_column,
+)
 from search.views.format import (
     ABSENT,
     REASONS,
@@ -21,19 +31,17 @@ from search.views.format import (
     format_number,
     format_percent,
 )
-from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
 
 LEAST_DIFFERENCE = 1.1
 """Ratio below which a third decimal is shown."""
-PLOT_CELLS = 60
-COLOURS = {
-    Verdict.FAST: "green",
-    Verdict.SLOW: "red",
-    Verdict.SAME: "blue",
-    Verdict.UNDECIDED: "yellow",
-    Verdict.UNKNOWN: "yellow",
-}
 MISSING = "n/a"
+TONES: Final[Mapping[Verdict, Tone]] = {
+    Verdict.FAST: "fast",
+    Verdict.SLOW: "slow",
+    Verdict.SAME: "same",
+    Verdict.UNDECIDED: "open",
+    Verdict.UNKNOWN: "open",
+}
 
 
 class Display(StrEnum):
@@ -61,41 +69,41 @@ class View:
         """Whether a row with this relative change is in the table; one without a change is."""
         return change is None or abs(change) * 100 >= self.threshold_percent
 
-    def hidden_lines(self, count: int) -> Iterator[str]:
-        """How many rows are not in the table; nothing where all are."""
-        if count:
-            yield f"not shown: {count} that differ by less than {self.threshold_percent:g} %"
+    def hidden(self, count: int) -> list[tuple[str, str]]:
+        """Return how many rows are not in the table; nothing where all are."""
+        if not count:
+            return []
+        return [("not shown", f"{count} that differ by less than {self.threshold_percent:g} %")]
 
 
-def comparison_lines(found: Comparisons, view: View, *, unicode: bool) -> Iterator[str | Text]:
-    """Who A and B are, the verdict as text, and their values; styled for a terminal."""
-    for side, party in (("A", found.a), ("B", found.b)):
-        yield f"{side}: {party.name}" + (f"  {party.settings}" if party.settings else "")
-    if len(found.lines) == 1:
-        yield from _one(found.lines[0], found, view.display, unicode=unicode)
-    else:
-        yield from _several(found, view)
-    for side, names in (("A", found.only_a), ("B", found.only_b)):
-        for name in names:
-            yield f"{MISSING}: {name}, measured for {side} only"
-    for caveat in found.caveats:
-        yield f"caveat: {caveat}"
-
-
-def counts_line(counts: Mapping[Verdict, int]) -> str:
-    """How many rows have which verdict."""
+def counts_words(counts: Mapping[Verdict, int]) -> str:
+    """Return how many rows have which verdict."""
     words = [f"{counts[verdict]} {verdict}" for verdict in Verdict if counts[verdict]]
-    return f"verdicts: {', '.join(words) or 'nothing was measured on both sides'}"
+    return ", ".join(words) or "nothing was measured on both sides"
 
 
-def coloured_table(
-    columns: Sequence[TerminalColumn], verdicts: Sequence[Verdict]
-) -> Iterator[str | Text]:
-    """The columns side by side, each row in the colour of its verdict, and an empty line."""
-    heading, *lines = table_lines(columns, page_cells())
-    yield heading
-    yield from (Text(line, COLOURS[each]) for line, each in zip(lines, verdicts, strict=True))
-    yield ""
+def comparison_document(found: Comparisons, view: View | None = None) -> Document:
+    """Return who A and B are, the verdict and what it was taken from, and what to do next."""
+    show = _one if len(found.lines) == 1 else _several
+    sides = (("A", found.a, found.only_a), ("B", found.b, found.only_b))
+    names = tuple((which, f"{side.name}  {side.settings}".rstrip()) for which, side, _ in sides)
+    only = ((MISSING, f"{name}, measured for {which} only") for which, _, o in sides for name in o)
+    caveats = (("caveat", words) for words in found.caveats)
+    steps = (("next", command) for command in found.next_steps)
+    blocks = (
+        Facts(lines=names),
+        *show(found, view or View()),
+        Facts(lines=(*only, *caveats, *steps)),
+    )
+    section = Section(
+        name="comparison", heading="Comparison", lead="", blocks=without_empty(blocks)
+    )
+    return Document(title=f"{found.a.name} and {found.b.name}", lead="", sections=(section,))
+
+
+def without_empty(blocks: Iterable[Block]) -> tuple[Block, ...]:
+    """Return the blocks that hold anything."""
+    return tuple(block for block in blocks if not isinstance(block, Facts) or block.lines)
 
 
 def verdict_words(compared: ComparisonRow, of: Comparisons) -> str:
@@ -209,66 +217,35 @@ def _screening_facts(judgement: Judgement) -> Mapping[str, object]:
     }
 
 
-def interval_plot(readings: Sequence[Reading], width: int, marks: str) -> list[str]:
-    """One line for each reading: its interval around its centre, or the centre alone.
-
-    The first place of `width` is the least of all values, the last the greatest; `marks` are the
-    start, line, centre and end of an interval.
-    """
-    start_mark, line_mark, centre_mark, end_mark = tuple(marks)
-    values = [x for each in readings for x in (each.low, each.centre, each.high) if x is not None]
-    low, scale = min(values), max(values) - min(values)
-
-    def place(value: float) -> int:
-        return round((value - low) / scale * (width - 1)) if scale > 0 else width // 2
-
-    lines = []
-    for each in readings:
-        drawn = [" "] * width
-        if each.low is not None and each.high is not None:
-            start, end = place(each.low), place(each.high)
-            drawn[start : end + 1] = line_mark * (end + 1 - start)
-            drawn[start], drawn[end] = start_mark, end_mark
-        drawn[place(each.centre)] = centre_mark
-        lines.append("".join(drawn).rstrip())
-    return lines
-
-
-def _one(
-    compared: ComparisonRow, of: Comparisons, display: Display, *, unicode: bool
-) -> Iterator[str | Text]:
+def _one(of: Comparisons, view: View) -> Iterator[Block]:
+    """The verdict on the only line, and its evidence."""
+    (compared,) = of.lines
     verdict = compared.comparison.verdict
-    colour = COLOURS[verdict]
-    yield Text(f"verdict: {verdict_words(compared, of)}", f"bold {colour}")
+    yield Facts(lines=(("verdict", verdict_words(compared, of)),), tone=TONES[verdict])
     if verdict is not Verdict.UNKNOWN:
-        yield f"why: {why_words(compared, of)}"
+        yield Facts(lines=(("why", why_words(compared, of)),))
     sides = {side: each for side, each in (("A", compared.a), ("B", compared.b)) if each}
     if sides:
-        yield from ("", *_values(compared.name, sides, of), "")
-    if len(sides) > 1 and display is not Display.SIMPLE:
-        yield from (*_plot(list(sides.values()), of, unicode=unicode), "")
-    if compared.pairs and display is Display.EXPLAIN:
-        yield from (*_rounds(compared, of), "")
-    yield from _reach(compared, of)
-    if compared.screening is not None:
-        yield f"steps alone: {_screening_words(compared.screening)}"
+        yield _values(compared.name, sides, of)
+    if compared.pairs and view.display is Display.EXPLAIN:
+        yield _rounds(compared, of)
+    yield Facts(lines=tuple(_reach(compared, of)))
 
 
-def _values(name: str, sides: Mapping[str, Reading], of: Comparisons) -> Iterator[str]:
-    yield _quantity(name, of)
+def _values(name: str, sides: Mapping[str, Reading], of: Comparisons) -> Table:
     readings = list(sides.values())
     steps = [str(each.step_count) for each in readings if each.step_count is not None]
-    columns = [
-        TerminalColumn(heading="", cells=list(sides)),
+    return Table.of(
+        Column(heading="", cells=list(sides)),
         number_column("value", [amount(each.centre, of.unit) for each in readings]),
-        TerminalColumn(
+        Column(
             heading=f"{format_confidence(of.rule.alpha)} interval",
             cells=[_interval(each, of.unit) for each in readings],
         ),
         number_column("launches", [str(each.launch_count) for each in readings]),
         *([number_column("steps", steps)] if len(steps) == len(readings) else []),
-    ]
-    yield from table_lines(columns, page_cells())
+        about=_quantity(name, of),
+    )
 
 
 def _quantity(name: str, of: Comparisons) -> str:
@@ -276,92 +253,71 @@ def _quantity(name: str, of: Comparisons) -> str:
     return f"{of.quantity}{whose}, {'lower' if of.lower_is_better else 'higher'} is better"
 
 
-def _plot(readings: Sequence[Reading], of: Comparisons, *, unicode: bool) -> Iterator[str]:
-    width = min(page_cells() - 3, PLOT_CELLS)
-    drawn = interval_plot(readings, width, "├─●┤" if unicode else "|-o|")
-    for side, line in zip("AB", drawn, strict=True):
-        yield f"{side}  {line}"
-    ends = [x for r in readings for x in (r.low, r.centre, r.high) if x is not None]
-    low, high = amount(min(ends), of.unit), amount(max(ends), of.unit)
-    yield f"   {low}{high:>{max(width - len(low), len(high) + 1)}}"
-
-
-def _rounds(compared: ComparisonRow, of: Comparisons) -> Iterator[str]:
+def _rounds(compared: ComparisonRow, of: Comparisons) -> Table:
     pairs = compared.pairs
-    columns = [
-        TerminalColumn(heading="round", cells=[pair.round for pair in pairs], yielding=True),
+    ratios = [f"{pair.b / pair.a:.3f}" if pair.a else ABSENT for pair in pairs]
+    return Table.of(
+        Column(heading="round", cells=[pair.round for pair in pairs], yielding=True),
         number_column("A", [amount(pair.a, of.unit) for pair in pairs]),
         number_column("B", [amount(pair.b, of.unit) for pair in pairs]),
-        number_column(
-            "B over A", [f"{pair.b / pair.a:.3f}" if pair.a else ABSENT for pair in pairs]
-        ),
-    ]
-    yield from table_lines(columns, page_cells())
+        number_column("B over A", ratios),
+    )
 
 
-def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[str]:
-    """What the rounds could have shown."""
+def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[tuple[str, str]]:
+    """What the rounds could have shown, and what the steps of single launches suggest."""
     found = compared.comparison
     if found.detectable is not None and found.noise is not None:
         rounds = max(of.rule.max_rounds if of.rule.look_often else 0, found.round_count)
         yield (
-            f"sensitivity: {rounds} rounds detect differences of "
-            f"{format_percent(found.detectable - 1)} in 80 % of cases; "
-            f"the ratio of a round varies by {format_percent(found.noise)}"
+            "sensitivity",
+            f"{rounds} rounds detect differences of {format_percent(found.detectable - 1)} in 80 % "
+            f"of cases; the ratio of a round varies by {format_percent(found.noise)}",
         )
-
-
-def _screening_words(judgement: Judgement) -> str:
-    word = {
-        Verdict.FAST: "B looks faster",
-        Verdict.SLOW: "B looks slower",
-        Verdict.SAME: "they look the same",
-    }.get(judgement.verdict, "they do not show a difference")
-    return f"{word} ({judgement.message}); one launch of each, which proves nothing"
-
-
-def _several(of: Comparisons, view: View) -> Iterator[str | Text]:
-    """How many points have which verdict, and a line for each, coloured by it."""
-    shown = [line for line in of.lines if view.shows(line.change)]
-    yield counts_line(of.counts)
-    yield from view.hidden_lines(len(of.lines) - len(shown))
-    if shown:
-        around, short = _short_names([line.name for line in of.lines])
-        names = [short[line.name] for line in shown]
-        yield from ("", _quantity(around, of))
-        columns = _columns(names, shown, of, view.display)
-        yield from coloured_table(columns, [line.comparison.verdict for line in shown])
-    reasons = {line.comparison.reason: why_words(line, of) for line in shown}
-    for reason, words in reasons.items():
-        yield f"{reason}: {words}"
-    if len(of.lines) > 1:
+    if compared.screening is not None:
+        words = {
+            Verdict.FAST: "B looks faster",
+            Verdict.SLOW: "B looks slower",
+            Verdict.SAME: "they look the same",
+        }.get(compared.screening.verdict, "they do not show a difference")
         yield (
-            f"fast and slow are corrected for {len(of.lines)} comparisons (Holm); each interval "
-            "stands for its own"
+            "steps alone",
+            f"{words} ({compared.screening.message}); one launch of each, which proves nothing",
         )
 
 
-def _columns(
-    names: Sequence[str], lines: Sequence[ComparisonRow], of: Comparisons, display: Display
-) -> list[TerminalColumn]:
-    interval = display is not Display.SIMPLE
+def _several(of: Comparisons, view: View) -> Iterator[Block]:
+    """How many points have which verdict, and a row for each, in its tone."""
+    shown = [line for line in of.lines if view.shows(line.change)]
+    hidden = view.hidden(len(of.lines) - len(shown))
+    yield Facts(lines=(("verdicts", counts_words(of.counts)), *hidden))
+    if shown:
+        yield _points(shown, of, view.display)
+    reasons = {line.comparison.reason: why_words(line, of) for line in shown}
+    yield Facts(lines=tuple(reasons.items()))
+    yield Paragraph(
+        text=f"fast and slow are corrected for {len(of.lines)} comparisons (Holm); each interval "
+        "stands for its own"
+    )
+
+
+def _points(lines: Sequence[ComparisonRow], of: Comparisons, display: Display) -> Table:
+    around, names = _short_names([line.name for line in of.lines])
+    compared = [line.comparison for line in lines]
     columns = [
-        TerminalColumn(heading="", cells=names, yielding=True),
+        Column(heading="", cells=[names[line.name] for line in lines], yielding=True),
         number_column("A", [amount(x.a.centre, of.unit) if x.a else ABSENT for x in lines]),
         number_column("B", [amount(x.b.centre, of.unit) if x.b else ABSENT for x in lines]),
-        TerminalColumn(
-            heading="B is", cells=[_ratio_cell(x, of, interval=interval) for x in lines]
-        ),
-        TerminalColumn(heading="verdict", cells=[line.comparison.verdict for line in lines]),
+        Column(heading="B is", cells=[_ratio_cell(each, of, display) for each in compared]),
+        Column(heading="verdict", cells=[each.verdict for each in compared]),
     ]
     if display is Display.EXPLAIN:
-        rounds = [str(line.comparison.round_count) for line in lines]
-        reasons = [line.comparison.reason for line in lines]
         columns += [
-            number_column("rounds", rounds),
-            TerminalColumn(heading="reason", cells=reasons),
+            number_column("rounds", [str(each.round_count) for each in compared]),
+            Column(heading="reason", cells=[each.reason for each in compared]),
         ]
-    return columns
+    tones = [TONES[each.verdict] for each in compared]
+    return Table.of(*columns, about=_quantity(around, of), tones=tones)
 
 
 def _short_names(names: Sequence[str]) -> tuple[str, Mapping[str, str]]:
@@ -383,12 +339,11 @@ def _common_count(texts: Sequence[Sequence[str]]) -> int:
     return len(list(takewhile(lambda words: len(set(words)) == 1, places)))
 
 
-def _ratio_cell(line: ComparisonRow, of: Comparisons, *, interval: bool) -> str:
-    """How B differs from A, with its interval where that is known."""
-    found = line.comparison
+def _ratio_cell(found: Comparison, of: Comparisons, display: Display) -> str:
+    """How B differs from A, with its interval where that is known and shown."""
     if found.ratio is None:
         return ABSENT
-    ends = interval_words(found, of) if interval else None
+    ends = None if display is Display.SIMPLE else interval_words(found, of)
     return ratio_words(found.ratio, of) + (f" ({ends})" if ends else "")
 
 
@@ -402,8 +357,6 @@ def _interval(reading: Reading, unit: str) -> str:
 def amount(value: float, unit: str) -> str:
     """A value in the unit that a person reads it in."""
     seconds = {"s": 1.0, "us": 1e-6}.get(unit)
-    return (
-        f"{format_number(value)} {unit}".rstrip()
-        if seconds is None
-        else format_duration(value * seconds)
-    )
+    if seconds is None:
+        return f"{format_number(value)} {unit}".rstrip()
+    return format_duration(value * seconds)

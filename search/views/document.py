@@ -11,7 +11,7 @@ from records.expression import format_bytes
 from records.trial import MetricValue
 from search.views.format import format_number
 
-Tone: TypeAlias = Literal["", "best", "failed"]
+Tone: TypeAlias = Literal["", "best", "failed", "fast", "slow", "same", "open"]
 DIFFERS: Final = "≠"
 
 
@@ -31,6 +31,7 @@ class Facts:
 
     lines: tuple[tuple[str, str], ...]
     summary: str = ""
+    tone: Tone = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +98,16 @@ class Table:
     yielding: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, *columns: Column, about: str = "") -> Self:
-        """Make a table of columns of equal lengths."""
+    def of(cls, *columns: Column, about: str = "", tones: Sequence[Tone] = ()) -> Self:
+        """Make a table of columns of equal lengths, and the tones of its rows."""
+        rows = list(zip(*(column.cells for column in columns), strict=True))
+        plain: Sequence[Tone] = [""] * len(rows)
         return cls(
             about=about,
             headings=tuple(column.heading for column in columns),
             rows=tuple(
-                TableRow.of(*cells) for cells in zip(*(c.cells for c in columns), strict=True)
+                TableRow.of(*cells, tone=tone)
+                for cells, tone in zip(rows, tones or plain, strict=True)
             ),
             yielding=frozenset(n for n, column in enumerate(columns) if column.yielding),
         )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self, TextIO, assert_never
+from typing import Final, Self, TextIO, assert_never
 
 import typer
 from rich.cells import cell_len, set_cell_size
@@ -33,7 +33,7 @@ from records.trial import (
 )
 from search.loop.leader import Race, claim_rule
 from search.loop.study_result import trial_spread
-from search.views.console import Terminal, on_terminal
+from search.views.console import Terminal, echo_styled, on_terminal
 from search.views.document import (
     Block,
     Chart,
@@ -44,6 +44,7 @@ from search.views.document import (
     Facts,
     Paragraph,
     Table,
+    Tone,
 )
 from search.views.document import number_column as number_column
 from search.views.format import (
@@ -151,14 +152,45 @@ def print_document(document: Document) -> None:
             echo_wrapped(f"  {line}")
 
 
-def print_blocks(blocks: Iterable[Block]) -> None:
-    """Print blocks below each other, as wide as the terminal is."""
+STYLES: Final[Mapping[Tone, str]] = {
+    "fast": "green",
+    "slow": "red",
+    "same": "blue",
+    "open": "yellow",
+}
+
+
+def print_blocks(blocks: Iterable[Block], *, spaced: bool = False) -> None:
+    """Print blocks below each other in the colours of their tones, as wide as the terminal is.
+
+    With `spaced` there is an empty line around each table.
+    """
+    before: Block | None = None
     for block in blocks:
-        for line in block_lines(block, page_cells()):
-            if isinstance(block, Table):
+        lines = block_lines(block, page_cells())
+        if not lines:
+            continue
+        if (
+            spaced
+            and before is not None
+            and (isinstance(block, Table) or isinstance(before, Table))
+        ):
+            typer.echo("")
+        if isinstance(block, Table):
+            heads = len(lines) - len(block.rows)
+            if spaced and block.about:
+                lines[0] = block.about
+            for line in lines[:heads]:
                 typer.echo(line)
-            else:
+            for row, line in zip(block.rows, lines[heads:], strict=True):
+                echo_styled(Text(line, STYLES.get(row.tone, "")))
+        elif isinstance(block, Facts) and block.tone:
+            for line in lines:
+                echo_styled(Text(line, f"bold {STYLES[block.tone]}"))
+        else:
+            for line in lines:
                 echo_wrapped(line)
+        before = block
 
 
 def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:

@@ -13,7 +13,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Trial
 from search.compare.sides import TrialSide
-from search.compare.view import verdict_words, why_words
+from search.compare.view import comparison_document
 from search.report.explored import StudyHistory, repeat_spreads, spread_of_trial
 from search.service.access import Reader, TheService
 from search.service.api.studies import Offset
@@ -22,6 +22,7 @@ from search.service.data import compare_recorded, disturbed_trials
 from search.service.pages.base import OneStudy, drawing, page, visible
 from search.service.service import Service
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
+from search.views.document import Block, Paragraph
 from search.views.study import use_facts
 from search.views.svg import ChartAxis
 from search.views.trial import knob_values, remarks_words, result_words
@@ -29,11 +30,6 @@ from search.views.trial import knob_values, remarks_words, result_words
 router = APIRouter(include_in_schema=False)
 
 MOST_SIDES = 6
-OTHER_STUDY = "not_comparable:study"
-UNPROVEN = (
-    "Nothing is proven: only trials of one study are launched in interleaved rounds. The results "
-    "are shown below, but machine, load and software may have differed."
-)
 MOST_LINES = 3000
 CONTEXT = 4
 CUT = "[... the rest is recorded ...]"
@@ -60,16 +56,6 @@ class Side:
     def trial(self) -> Trial | None:
         """The trial itself."""
         return None if self.on_record is None else self.on_record.trial
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """How a side compares with the first, as text."""
-
-    words: str
-    why: str = ""
-    caveats: tuple[str, ...] = ()
-    next_steps: tuple[str, ...] = ()
 
 
 @router.get("/compare")
@@ -204,24 +190,16 @@ def _side(name: str, service: Service) -> Side:
     )
 
 
-def _verdict(first: Side, other: Side) -> Verdict:
+def _verdict(first: Side, other: Side) -> tuple[Block, ...]:
+    """Return how a side compares with the first, as `cclsearch compare` shows it."""
     if first.on_record is None or other.on_record is None:
         lacking = first if first.on_record is None else other
-        return Verdict(words=f"unknown: {lacking.name} has no trial that may lead")
+        return (Paragraph(text=f"unknown: {lacking.name} has no trial that may lead"),)
     try:
         found = compare_recorded(first.on_record, other.on_record)
     except StudyError as error:
-        return Verdict(words=str(error))
-    (line,) = found.lines
-    if line.comparison.reason == OTHER_STUDY:
-        return Verdict(words=UNPROVEN)
-    words, why = verdict_words(line, found), why_words(line, found)
-    return Verdict(
-        words=words,
-        why="" if why in words else why,
-        caveats=found.caveats,
-        next_steps=found.next_steps,
-    )
+        return (Paragraph(text=str(error)),)
+    return comparison_document(found).sections[0].blocks
 
 
 def _results(

@@ -1,4 +1,4 @@
-"""A verdict as a sentence, and intervals drawn to one scale."""
+"""A verdict as a sentence, and the interval of launches."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator.timing.decision import Comparison, DecisionRule, Verdict
 from search.compare.compare import ComparisonRow, Comparisons, ComparisonSide, Reading, reading
-from search.compare.view import amount, interval_plot, verdict_words, why_words
+from search.compare.view import amount, verdict_words, why_words
 
 
 def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True, detail=None):
@@ -96,21 +96,6 @@ def test_every_reason_is_told_in_words(reason, words):
     assert why_words(*told(Verdict.UNDECIDED, reason)) == words
 
 
-def test_intervals_are_drawn_to_one_scale():
-    drawn = [
-        Reading(centre=2.0, low=1.0, high=3.0),
-        Reading(centre=5.0),
-        Reading(centre=4.0, low=4.0, high=4.0),
-    ]
-
-    assert interval_plot(drawn, 9, "├─●┤") == ["├─●─┤", "        ●", "      ●"]
-    assert interval_plot(drawn, 9, "|-o|") == ["|-o-|", "        o", "      o"]
-
-
-def test_values_without_a_difference_are_drawn_in_the_middle():
-    assert interval_plot([Reading(centre=1.0)] * 2, 5, "|-o|") == ["  o", "  o"]
-
-
 def test_one_launch_or_launches_beyond_all_bounds_have_no_interval():
     assert reading([2.0], 0.05) == Reading(centre=2.0, launch_count=1)
     assert reading([1.0, 1e9], 0.001).low is None
@@ -128,19 +113,6 @@ def test_a_reading_lies_within_its_interval_and_among_its_launches(values, alpha
     assert (found.low is None) == (found.high is None)
     assert (found.low or found.centre) <= found.centre <= (found.high or found.centre)
     assert found.launch_count == len(values)
-
-
-@given(
-    ends=st.lists(st.tuples(*[st.floats(0, 1e6)] * 3).map(sorted), min_size=1, max_size=4),
-    width=st.integers(2, 80),
-)
-def test_whatever_is_drawn_fits_its_width_and_has_one_centre(ends, width):
-    readings = [Reading(low=low, centre=centre, high=high) for low, centre, high in ends]
-
-    lines = interval_plot(readings, width, "|-o|")
-
-    assert all(len(line) <= width for line in lines)
-    assert all(line.count("o") == 1 for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Tables of timings line up, tell how far to trust each cell."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +9,8 @@ from torch.utils import benchmark
 from torch.utils.benchmark.utils import common as torch_common
 
 from evaluator.timing.timing import LaunchTimes, Task, Timing
-from search.compare.timer_view import print_timings, timing_tables
+from search.compare.timer_view import print_timings
 
-GOLDEN = Path(__file__).parent / "golden" / "timing_tables.txt"
 SHARES = (-1.6, -1.1, -0.7, -0.3, 0.0, 0.2, 0.6, 1.2, 1.7)
 
 
@@ -42,6 +40,17 @@ def single(description: str | None, seconds: float, **task: object) -> Timing:
     return timing(description, seconds, sd=0.0, **task)
 
 
+@pytest.fixture
+def table(capsys):
+    """Prints timings; gives what was printed."""
+
+    def print_and_read(*timings: Timing) -> str:
+        print_timings(timings)
+        return capsys.readouterr().out.rstrip("\n")
+
+    return print_and_read
+
+
 SMALL, LARGE = {"sub_label": "64x64"}, {"sub_label": "1024x1024"}
 SUITE = [
     timing("eager", 1.234e-3, 1.26e-3, 1.25e-3, **SMALL),
@@ -54,19 +63,13 @@ SUITE = [
 ]
 
 
-def test_the_tables_are_those_of_the_golden_file(tmp_path):
-    shown = timing_tables(SUITE)
-    actual = tmp_path / GOLDEN.name
-    actual.write_text("\n\n".join(shown) + "\n", encoding="utf-8")
+def test_the_tables_are_those_of_the_golden_file(table):
+    golden = Path(__file__).parent / "golden" / "timing_tables.txt"
 
-    seen, expected = (path.read_text(encoding="utf-8") for path in (actual, GOLDEN))
-    difference = difflib.unified_diff(
-        expected.splitlines(), seen.splitlines(), str(GOLDEN), str(actual), lineterm=""
-    )
-    assert seen == expected, f"to accept: cp {actual} {GOLDEN}\n" + "\n".join(difference)
+    assert table(*SUITE) == golden.read_text(encoding="utf-8").rstrip("\n")
 
 
-def test_rows_columns_and_medians_are_those_of_torch():
+def test_rows_columns_and_medians_are_those_of_torch(table):
     suite = [
         timing(column, seconds, sub_label=name, num_threads=threads, env=env)
         for seconds, (threads, env, name, column) in enumerate(
@@ -80,98 +83,54 @@ def test_rows_columns_and_medians_are_those_of_torch():
             start=1,
         )
     ]
+    names = ("stmt", "setup", "label", "sub_label", "description", "env", "num_threads")
     theirs = benchmark.Compare(
         [
             torch_common.Measurement(
                 number_per_run=t.number_per_run,
                 raw_times=list(t.launches[0].raw_times_s),
-                task_spec=torch_common.TaskSpec(
-                    stmt=t.task.stmt,
-                    setup=t.task.setup,
-                    label=t.task.label,
-                    sub_label=t.task.sub_label,
-                    description=t.task.description,
-                    env=t.task.env,
-                    num_threads=t.task.num_threads,
-                ),
+                task_spec=torch_common.TaskSpec(**{name: getattr(t.task, name) for name in names}),
             )
             for t in suite
         ]
     )
-    (ours,) = timing_tables(suite)
+    ours = table(*suite)
     words = re.compile(r"\d\.\d|small|large|\b[ab]\b|in seconds")
 
     assert words.findall(re.sub(r"\[\d.*?\]", "", ours)) == words.findall(str(theirs))
 
 
-def test_replicates_of_two_launches_show_both_and_no_interval():
-    first = timing("a", 1.0, launches=["one"])
-    second = timing("a", 1.1, launches=["two"])
+def test_replicates_of_two_launches_show_both_and_no_interval(table):
+    shown = table(timing("a", 1.0, launches=["one"]), timing("a", 1.1, launches=["two"]))
 
-    (table,) = timing_tables([first, second])
-
-    assert "(1.0, 1.1)  n=2" in table
-    assert "too few for an interval" in table
-    assert "[" not in table
+    assert "(1.0, 1.1)  n=2" in shown
+    assert "too few for an interval" in shown
+    assert "[" not in shown
 
 
-def test_the_legend_says_when_all_intervals_are_of_one_launch():
-    (table,) = timing_tables([timing("a", 1.0), timing("b", 2.0)])
+def test_a_sample_alone_has_no_interval_and_no_legend(table):
+    shown = table(single("a", 2.0))
 
-    assert "n=" not in table
-    assert "median within one launch, another launch may differ by more." in table
-
-
-def test_a_sample_alone_has_no_interval_and_no_legend():
-    (table,) = timing_tables([single("a", 2.0)])
-
-    assert table.splitlines()[-3:] == ["x @ y  2.0", "", "Times are in seconds (s)."]
+    assert shown.splitlines()[-3:] == ["x @ y  2.0", "", "Times are in seconds (s)."]
 
 
-def test_an_environment_that_nobody_named_comes_first():
-    envs = ["b", None, "a"]
+def test_an_environment_that_nobody_named_comes_first(table):
+    shown = table(*(timing("a", 1.0, env=env) for env in ("b", None, "a")))
 
-    (table,) = timing_tables([timing("a", 1.0, env=env) for env in envs])
-
-    assert re.findall(r"^(a|b|unspecified)\b", table, re.MULTILINE) == ["unspecified", "a", "b"]
+    assert re.findall(r"^(a|b|unspecified)\b", shown, re.MULTILINE) == ["unspecified", "a", "b"]
 
 
-def test_one_environment_is_not_worth_a_word():
-    (table,) = timing_tables([timing("a", 1.0, env="torch")])
-
-    assert "torch" not in table
-
-
-def test_two_tasks_in_one_cell_are_refused():
+def test_two_tasks_in_one_cell_are_refused(table):
     with pytest.raises(ValueError, match="two tasks; give them other sub_labels or descriptions"):
-        timing_tables([timing("a", 1.0), timing("a", 1.0, setup="x = 1")])
+        table(timing("a", 1.0), timing("a", 1.0, setup="x = 1"))
 
 
-def test_no_timings_make_no_table():
-    assert timing_tables([]) == []
-
-
-def test_control_characters_and_line_ends_cannot_tear_a_table():
+def test_control_characters_and_line_ends_cannot_tear_a_table(table):
     hostile = "a\nb\x1b[2J\tc"
 
-    (table,) = timing_tables(
-        [timing(hostile, 1.0, label=hostile, sub_label=hostile, env=env) for env in (hostile, "d")]
+    shown = table(
+        *(timing(hostile, 1.0, label=hostile, sub_label=hostile, env=env) for env in (hostile, "d"))
     )
 
-    assert not any(ord(letter) < 32 for letter in table.replace("\n", ""))
-    assert len(table.splitlines()) == 7
-
-
-def test_wide_characters_count_as_wide():
-    (table,) = timing_tables([single("a", 1.0, sub_label="核心"), single("a", 2.0, sub_label="ab")])
-
-    assert [line for line in table.splitlines() if ".0" in line] == [
-        "核心  1.0",
-        "ab    2.0",
-    ]
-
-
-def test_the_tables_are_printed(capsys):
-    print_timings(SUITE)
-
-    assert capsys.readouterr().out == "\n\n".join(timing_tables(SUITE)) + "\n"
+    assert not any(ord(letter) < 32 for letter in shown.replace("\n", ""))
+    assert len(shown.splitlines()) == 7

@@ -122,7 +122,7 @@ def test_studies_show_how_each_search_went(served):
     with served.client("read") as client:
         page = get(client, f"/compare?side={FINISHED}&side={IMPORTED}")
 
-    assert "Nothing is proven" in page.text
+    assert "nothing is proven" in page.text
     assert "How far each search was from the best of all" in page.text
 
 

@@ -1,39 +1,52 @@
-"""An nvbench comparison as text, JSON and a Python script that loads the samples.
+"""An nvbench comparison as a document, JSON and a Python script that loads the samples.
 
 The script holds texts of result files only as ASCII literals.
 """
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
-
-from rich.text import Text
 
 from evaluator.timing.decision import Verdict
 from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
-from evaluator.timing.screening.decide import Judgement, Reason
+from evaluator.timing.screening.decide import Judgement
 from evaluator.timing.screening.estimate import Estimate, is_time, relative_difference
-from search.compare.view import MISSING, Display, View, coloured_table, counts_line
+from search.compare.view import MISSING, TONES, Display, View, counts_words
+from search.views.document import (
+    Block,
+    Column,
+    Document,
+    Facts,
+    Section,
+    Table,
+    number_column,
+)
 from search.views.format import format_duration, format_percent, one_line
-from search.views.terminal import TerminalColumn, number_column
 
 NAME_CHARS: Final = 80
 
 
-def nvbench_lines(found: ComparedFiles, view: View) -> Iterator[str | Text]:
-    """A table for each benchmark, then how many states have which verdict, coloured by it."""
+def nvbench_document(found: ComparedFiles, view: View) -> Document:
+    """Return a table for each benchmark, then how many states have which verdict."""
     several_files = len({section.candidate.path for section in found.sections}) > 1
+    tables: list[Block] = []
     for section in found.sections:
         rows = shown_rows(section, view)
-        if not rows:
-            continue
-        names = [section.candidate.path.name] if several_files else []
-        heading = ", ".join([*names, section.benchmark, *_device_words(section)])
-        columns = [*_axis_columns(section, rows), *_columns(rows, view.display)]
-        yield Text(one_line(heading, NAME_CHARS), "bold")
-        yield from coloured_table(columns, [row.judgement.verdict for row in rows])
-    yield from _summary_lines(found, view)
+        if rows:
+            names = [section.candidate.path.name] if several_files else []
+            about = ", ".join([*names, section.benchmark, *_device_words(section)])
+            tables.append(
+                Table.of(
+                    *_axis_columns(section, rows),
+                    *_columns(rows, view.display),
+                    about=one_line(about, NAME_CHARS),
+                    tones=[TONES[row.judgement.verdict] for row in rows],
+                )
+            )
+    blocks = (*tables, Facts(lines=tuple(_summary(found, view))))
+    whole = Section(name="comparison", heading="Comparison", lead="", blocks=blocks)
+    return Document(title="Comparison of nvbench results", lead="", sections=(whole,))
 
 
 def shown_rows(section: BenchmarkSection, view: View) -> list[StateRow]:
@@ -41,15 +54,21 @@ def shown_rows(section: BenchmarkSection, view: View) -> list[StateRow]:
     return [row for row in section.rows if view.shows(_centre_difference(row.judgement))]
 
 
-def _summary_lines(found: ComparedFiles, view: View) -> Iterator[str]:
+def _summary(found: ComparedFiles, view: View) -> Iterator[tuple[str, str]]:
     """How many rows have which verdict, hidden ones too, and why it is none."""
     judgements = [row.judgement for row in found.rows]
-    yield counts_line(Counter(each.verdict for each in judgements))
-    yield from _reason_lines([each for each in judgements if each.verdict is Verdict.UNDECIDED])
+    yield "verdicts", counts_words(Counter(each.verdict for each in judgements))
+    undecided = [each for each in judgements if each.verdict is Verdict.UNDECIDED]
+    worst = {each.reason: each for each in sorted(undecided, key=lambda each: each.severity)}
+    for reason, count in Counter(each.reason for each in undecided).most_common():
+        yield "undecided", f"{count} {reason} ({worst[reason].message})"
     shown = [row for section in found.sections for row in shown_rows(section, view)]
-    yield from view.hidden_lines(len(judgements) - len(shown))
+    yield from view.hidden(len(judgements) - len(shown))
     if view.display is Display.EXPLAIN:
-        yield from _legend_lines({row.judgement.reason for row in shown})
+        reasons = {row.judgement.reason for row in shown}
+        for reason in sorted(reasons, key=lambda each: each.short):
+            if reason.short != reason.value.replace("_", "-"):
+                yield reason.short, reason.value
 
 
 def comparison_facts(found: ComparedFiles) -> dict[str, object]:
@@ -110,11 +129,11 @@ def _device_words(section: BenchmarkSection) -> list[str]:
     return [" vs. ".join(dict.fromkeys(words))] if words else []
 
 
-def _axis_columns(section: BenchmarkSection, rows: Sequence[StateRow]) -> list[TerminalColumn]:
+def _axis_columns(section: BenchmarkSection, rows: Sequence[StateRow]) -> list[Column]:
     places = [{axis.name: axis.shown for axis in row.candidate.axes} for row in rows]
     names = dict.fromkeys([*section.axis_names, *(name for at in places for name in at)])
     return [
-        TerminalColumn(
+        Column(
             heading=one_line(name, NAME_CHARS),
             cells=[one_line(at.get(name, ""), NAME_CHARS) for at in places],
             yielding=True,
@@ -123,7 +142,7 @@ def _axis_columns(section: BenchmarkSection, rows: Sequence[StateRow]) -> list[T
     ]
 
 
-def _columns(rows: Sequence[StateRow], display: Display) -> Iterator[TerminalColumn]:
+def _columns(rows: Sequence[StateRow], display: Display) -> Iterator[Column]:
     """Both sides, the difference of their centres and the least difference that is certain."""
     judgements = [row.judgement for row in rows]
     sides = {
@@ -133,14 +152,14 @@ def _columns(rows: Sequence[StateRow], display: Display) -> Iterator[TerminalCol
     for side, estimates in sides.items():
         yield number_column(side, [_time(each.centre) for each in estimates])
         if display is not Display.SIMPLE:
-            yield TerminalColumn(heading="interval", cells=[_interval(x) for x in estimates])
+            yield Column(heading="interval", cells=[_interval(x) for x in estimates])
         if display is Display.EXPLAIN:
             yield number_column("noise", [_percent(each.noise) for each in estimates])
     yield number_column("change", [_percent(_centre_difference(x), "+") for x in judgements])
     yield number_column("at least", [_percent(each.guaranteed, "+", "") for each in judgements])
-    yield TerminalColumn(heading="verdict", cells=[each.verdict for each in judgements])
+    yield Column(heading="verdict", cells=[each.verdict for each in judgements])
     if display is Display.EXPLAIN:
-        yield TerminalColumn(heading="reason", cells=[each.reason.short for each in judgements])
+        yield Column(heading="reason", cells=[each.reason.short for each in judgements])
 
 
 def _time(seconds: float | None) -> str:
@@ -161,25 +180,6 @@ def _centre_difference(judgement: Judgement) -> float | None:
     sides = (judgement.candidate, judgement.reference)
     new, old = (None if side is None else side.centre for side in sides)
     return relative_difference(new, old) if is_time(new) and is_time(old) else None
-
-
-def _reason_lines(judgements: Sequence[Judgement]) -> list[str]:
-    """Reasons by how often, each with the message of its worst case."""
-    worst = {each.reason: each for each in sorted(judgements, key=lambda each: each.severity)}
-    counts = Counter(each.reason for each in judgements)
-    return [
-        f"undecided: {count} {reason} ({worst[reason].message})"
-        for reason, count in counts.most_common()
-    ]
-
-
-def _legend_lines(reasons: Collection[Reason]) -> list[str]:
-    """What the codes of a table stand for that do not say it themselves."""
-    return [
-        f"{reason.short}: {reason.value}"
-        for reason in sorted(reasons, key=lambda each: each.short)
-        if reason.short != reason.value.replace("_", "-")
-    ]
 
 
 _HEAD: Final = '''\

@@ -165,32 +165,33 @@ def print_blocks(blocks: Iterable[Block], *, spaced: bool = False) -> None:
 
     With `spaced` there is an empty line around each table.
     """
-    before: Block | None = None
-    for block in blocks:
-        lines = block_lines(block, page_cells())
-        if not lines:
-            continue
+    shown = [block for block in blocks if block_lines(block)]
+    for place, block in enumerate(shown):
         if (
             spaced
-            and before is not None
-            and (isinstance(block, Table) or isinstance(before, Table))
+            and place
+            and any(isinstance(each, Table) for each in shown[place - 1 : place + 1])
         ):
             typer.echo("")
-        if isinstance(block, Table):
-            heads = len(lines) - len(block.rows)
-            if spaced and block.about:
-                lines[0] = block.about
-            for line in lines[:heads]:
-                typer.echo(line)
-            for row, line in zip(block.rows, lines[heads:], strict=True):
-                echo_styled(Text(line, STYLES.get(row.tone, "")))
-        elif isinstance(block, Facts) and block.tone:
-            for line in lines:
-                echo_styled(Text(line, f"bold {STYLES[block.tone]}"))
-        else:
-            for line in lines:
-                echo_wrapped(line)
-        before = block
+        _print_block(block, spaced=spaced)
+
+
+def _print_block(block: Block, *, spaced: bool) -> None:
+    lines = block_lines(block, page_cells())
+    if isinstance(block, Table):
+        heads = len(lines) - len(block.rows)
+        if spaced and block.about:
+            lines[0] = block.about
+        for line in lines[:heads]:
+            typer.echo(line)
+        for row, line in zip(block.rows, lines[heads:], strict=True):
+            echo_styled(Text(line, STYLES.get(row.tone, "")))
+    elif isinstance(block, Facts) and block.tone:
+        for line in lines:
+            echo_styled(Text(line, f"bold {STYLES[block.tone]}"))
+    else:
+        for line in lines:
+            echo_wrapped(line)
 
 
 def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:

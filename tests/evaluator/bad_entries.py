@@ -223,7 +223,6 @@ MISDEEDS: dict[str, Callable[[], object]] = {
     "leave children": leave_children_of_all_kinds,
     "leave a child and a stray and hang": leave_a_child_and_a_stray_and_hang,
     "ask for too much": ask_for_too_much,
-    "write much": write_much,
     "write much and raise": write_much_and_fail,
     "tell cores": tell_cores,
     "make a temporary file": make_a_temporary_file,

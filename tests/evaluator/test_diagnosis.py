@@ -86,16 +86,11 @@ def test_groups_cross_nodes_by_the_ranks_of_a_node():
     assert crossing(replace(ENVIRONMENT, ranks_per_node=4)) is False
 
 
-def test_a_group_that_lists_no_ranks_is_told_without_them():
-    unlisted = replace(call(0, 10), group=RankGroup("tp", None, 4))
-    (found,) = diagnosed([unlisted], environment=ENVIRONMENT).collectives
+def test_what_a_collective_does_not_list_is_told_without_it():
+    unlisted = replace(call(0, 10, size=0), group=RankGroup("tp", None, 4))
+    (found,) = diagnosed([unlisted, unlisted], environment=ENVIRONMENT).collectives
 
     assert (found.group_size, found.ranks, found.crosses_nodes) == (4, None, None)
-
-
-def test_a_collective_that_tells_no_size_has_no_bytes():
-    (found,) = diagnosed([call(0, 10), call(20, 30, size=0)]).collectives
-
     assert (found.call_count, found.bytes) == (2.0, None)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.launchers.local import LocalLauncher
 from evaluator.ports import JobResult
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.traces.readers.read import read_traces
@@ -15,7 +14,8 @@ from records.study import Study
 from records.trial import Config, FailureKind, Measured, Outcome, Stage
 
 CONFIG = Config({"dp_shard": 2, "micro_batch": 2})
-PROFILED_STEPS = ["ProfilerStep#6", "ProfilerStep#7"]
+
+
 STEPS, TRACE = "rank1.steps.json", "rank1_trace.json"
 
 
@@ -29,53 +29,38 @@ class Kept:
     phases: list[str]
 
 
-class KeepingLauncher:
-    """Keeps the last result of a real launcher."""
+class Recording:
+    """Keeps the last result of a real launcher, or gives a changed copy of a finished launch."""
 
-    def __init__(self, launcher: LocalLauncher) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher=None, result=None, change=lambda _folder: None):
+        self._launcher, self.result, self._change = launcher, result, change
 
     def run(self, job, workdir, on_phase):
-        self.result = self._launcher.run(job, workdir, on_phase)
-        return self.result
-
-    def close(self):
-        self._launcher.close()
-
-
-class RecordedLauncher:
-    """Gives a copy of a finished launch, changed by a function of its folder."""
-
-    def __init__(self, result, change):
-        self._result = result
-        self._change = change
-
-    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
-        shutil.copytree(self._result.workdir, workdir, dirs_exist_ok=True)
+        if self._launcher is not None:
+            self.result = self._launcher.run(job, workdir, on_phase)
+            return self.result
+        shutil.copytree(self.result.workdir, workdir, dirs_exist_ok=True)
         self._change(workdir)
-        return replace(self._result, workdir=workdir)
-
-    def close(self):
-        """Nothing is kept warm."""
+        return replace(self.result, workdir=workdir)
 
 
 @pytest.fixture(scope="module")
 def kept(launcher, study, tmp_path_factory):
     study = replace(study, measure=replace(study.measure, profiled_steps=2))
-    keeping, phases = KeepingLauncher(launcher), []
-    evaluator = TrialEvaluator(BuiltinRecipe(), keeping, phases.append)
+    recording, phases = Recording(launcher), []
+    evaluator = TrialEvaluator(BuiltinRecipe(), recording, phases.append)
     outcome = evaluator.evaluate(study, CONFIG, tmp_path_factory.mktemp("trial"))
-    return Kept(study, outcome, keeping.result, phases)
+    return Kept(study, outcome, recording.result, phases)
 
 
 @pytest.fixture
 def evaluated(kept, tmp_path):
-    """Evaluates the same launch again after a change to its folder."""
+    """Evaluates the same launch again after a change to its folder or its result."""
 
-    def evaluate(change, **measure):
+    def evaluate(change=lambda _folder: None, result=kept.result, **measure):
         study = replace(kept.study, measure=replace(kept.study.measure, **measure))
-        launcher = RecordedLauncher(kept.result, change)
-        return TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(study, CONFIG, tmp_path)
+        recorded = Recording(result=result, change=change)
+        return TrialEvaluator(BuiltinRecipe(), recorded, print).evaluate(study, CONFIG, tmp_path)
 
     return evaluate
 
@@ -90,11 +75,6 @@ def rewritten_steps(**changes):
 
 def timed_last(*step):
     return rewritten_steps(timed=[[1, 2], [2, 3], [3, 4], [4, 5], [*step]])
-
-
-def trace_events(folder, rank):
-    text = (folder / f"rank{rank}_trace.json").read_text(encoding="utf-8")
-    return json.loads(text)["traceEvents"]
 
 
 def test_a_real_trial_is_measured(kept):
@@ -123,31 +103,16 @@ def test_every_metric_that_a_cpu_can_answer_has_a_value(kept):
     assert kept.outcome.absent["mfu"].startswith("the peak of 'cpu' is not known")
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_trace_marks_each_profiled_step_exactly_once(kept, rank):
-    marks = [
-        (event["name"], event["ph"])
-        for event in trace_events(kept.result.workdir, rank)
-        if event.get("name", "").startswith("ProfilerStep")
-    ]
-
-    assert sorted(marks) == [(step, "X") for step in PROFILED_STEPS]
-
-
-def test_the_traces_of_both_ranks_are_read_with_the_same_steps(kept):
-    traces = read_traces(sorted(kept.result.workdir.glob("rank*_trace.json")))
+def test_the_launch_is_on_record_and_its_traces_hold_the_same_steps(kept):
+    folder = kept.result.workdir
+    traces = read_traces(sorted(folder.glob("rank*_trace.json")))
+    record = json.loads((folder / "launch.json").read_text())
 
     assert [trace.rank for trace in traces.ranks] == [0, 1]
     assert traces.world_size == 2
-    assert traces.common_steps.tolist() == [6, 7]
+    assert [trace.steps.number.tolist() for trace in traces.ranks] == [[6, 7]] * 2
     assert all(trace.backend == "gloo" for trace in traces.ranks)
-
-
-def test_the_launch_is_on_record(kept):
-    record = json.loads((kept.result.workdir / "launch.json").read_text())
-
-    assert record["world_size"] == 2
-    assert record["argv"][-1] == "job.json"
+    assert (record["world_size"], record["argv"][-1]) == (2, "job.json")
 
 
 def test_a_trial_without_profiled_steps_is_measured_without_traces(kept, evaluated):
@@ -232,11 +197,9 @@ def test_ranks_that_did_other_work_are_not_measured(evaluated):
     assert failed.message.startswith("processed 192 tokens per step, the study asks for 256")
 
 
-def test_a_job_that_crashed_is_not_measured_even_if_it_left_samples(kept, tmp_path):
+def test_a_job_that_crashed_is_not_measured_even_if_it_left_samples(kept, evaluated):
     ranks = tuple(replace(rank, status=1) for rank in kept.result.ranks)
-    crashed = replace(kept.result, reason="rank_failed", ranks=ranks)
-    launcher = RecordedLauncher(crashed, lambda folder: None)  # noqa: ARG005
 
-    failed = TrialEvaluator(BuiltinRecipe(), launcher, print).evaluate(kept.study, CONFIG, tmp_path)
+    failed = evaluated(result=replace(kept.result, reason="rank_failed", ranks=ranks))
 
     assert (failed.kind, failed.stage) == (FailureKind.CRASH, Stage.LAUNCH)

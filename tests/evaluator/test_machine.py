@@ -46,42 +46,22 @@ QUIET = conditions(others_cpu_share=0.2, steal_share=0.05, cpu_pressure_share=1.
 # GPUs.
 
 
-def test_a_machine_without_a_driver_holds_four_cpu_ranks(driver):
-    assert driver is not None
-
-    found = local_environment()
-
-    assert (found.device, found.world_size, found.ranks_per_node) == ("cpu", 4, 4)
-    assert found.memory_bytes is None
-    assert found.accelerator
-    assert core_count(found) == os.cpu_count()
-    assert local_gpus() == ()
-
-
-def test_every_gpu_of_the_driver_is_a_rank(driver):
-    driver(f"{ONE_H200}; {ONE_H200}")
-
-    found = local_environment()
-
-    assert (found.device, found.world_size, found.ranks_per_node) == ("cuda", 2, 2)
-    assert (found.accelerator, found.memory_bytes) == ("NVIDIA H200", 143771 << 20)
-
-
-def test_the_driver_is_asked_for_names_mebibytes_and_identities(driver, tmp_path):
-    driver(f'echo "$@" > {tmp_path}/asked')
-
-    local_gpus()
+def test_every_gpu_of_the_driver_is_a_rank_and_without_one_there_are_four_of_the_cpu(
+    driver, tmp_path
+):
+    on_cpu = local_environment()
+    driver(f'echo "$@" > {tmp_path}/asked; {ONE_H200}; {ONE_H200}')
+    on_gpus = local_environment()
 
     asked = (tmp_path / "asked").read_text().split()
     fields = "name,memory.total,uuid,driver_version,power.limit"
     assert asked == [f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-
-
-def test_a_gpu_that_shares_the_memory_of_its_host_has_none_of_its_own(driver):
-    driver("echo 'NVIDIA GB10, [N/A], GPU-0a1b2c3d-0000'")
-
-    assert [(gpu.name, gpu.memory_bytes) for gpu in local_gpus()] == [("NVIDIA GB10", None)]
-    assert local_environment().memory_bytes is None
+    assert (on_gpus.device, on_gpus.world_size, on_gpus.ranks_per_node) == ("cuda", 2, 2)
+    assert (on_gpus.accelerator, on_gpus.memory_bytes) == ("NVIDIA H200", 143771 << 20)
+    assert (on_cpu.device, on_cpu.world_size, on_cpu.ranks_per_node) == ("cpu", 4, 4)
+    assert on_cpu.memory_bytes is None
+    assert on_cpu.accelerator
+    assert core_count(on_cpu) == os.cpu_count()
 
 
 @pytest.mark.parametrize(
@@ -121,27 +101,17 @@ def test_only_the_gpus_that_cuda_shows_us_are_ours(asked, left, driver, monkeypa
         "printf '\\377\\376, \\000, x\\n'",
         "kill -9 $$",
         f"{ONE_H200}; exit 15",
+        None,
     ],
 )
-def test_a_driver_that_does_not_answer_leaves_the_cpu(script, driver):
+def test_a_driver_that_does_not_answer_leaves_the_cpu(script, driver, tmp_path):
     driver(script)
+    if script is None:
+        (tmp_path / "nvidia-smi").write_text("#!/no/such/interpreter\n")
 
     assert local_gpus() == ()
+    assert all(gpu.sm_clock_hz is None for gpu in gpu_conditions())
     assert local_environment().device == "cpu"
-
-
-@pytest.mark.parametrize("script", ["exit 9", "echo 'No devices were found'"])
-def test_a_driver_that_does_not_answer_reports_no_conditions(script, driver):
-    driver(script)
-
-    assert gpu_conditions() == ()
-
-
-def test_a_driver_that_cannot_be_started_leaves_the_cpu(driver, tmp_path):
-    driver("")
-    (tmp_path / "nvidia-smi").write_text("#!/no/such/interpreter\n")
-
-    assert local_gpus() == ()
 
 
 @pytest.mark.parametrize(
@@ -205,24 +175,18 @@ def git(folder, *words):
     subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
 
 
-def test_a_tree_without_changes_is_its_commit(tree):
-    found = checkout(tree)
-
-    assert (len(found.commit), found.is_changed, found.changes) == (40, False, None)
-    assert this_machine(tree).commit == found.commit
-
-
-def test_every_change_of_a_tree_has_another_digest(tree):
+def test_a_tree_is_its_commit_and_every_change_of_it_has_another_digest(tree):
     index = (tree / ".git" / "index").read_bytes()
-    (tree / "train.py").write_text("lr = 2\n", encoding="utf-8")
-    edited = checkout(tree)
-    (tree / "train.py").write_text("lr = 3\n", encoding="utf-8")
-    again = checkout(tree)
-    (tree / "new.py").touch()
-    added = checkout(tree)
+    clean = checkout(tree)
+    changes = []
+    for name, text in (("train.py", "lr = 2\n"), ("train.py", "lr = 3\n"), ("new.py", "")):
+        (tree / name).write_text(text, encoding="utf-8")
+        changes.append(checkout(tree))
 
-    assert edited.is_changed
-    assert len({edited.changes, again.changes, added.changes}) == 3
+    assert (len(clean.commit), clean.is_changed, clean.changes) == (40, False, None)
+    assert this_machine(tree).commit == clean.commit
+    assert all(each.is_changed for each in changes)
+    assert len({each.changes for each in changes}) == 3
     assert (tree / ".git" / "index").read_bytes() == index
 
 
@@ -270,14 +234,12 @@ def test_a_machine_is_described_without_what_is_nobody_s_business(tmp_path):
     assert found.python.endswith(".".join(map(str, sys.version_info[:3])))
     assert found.memory_bytes == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert found.usable_core_count == len(os.sched_getaffinity(0))
-
-
-def test_a_machine_that_reports_nothing_has_no_facts(tmp_path):
-    found = describe_machine(tmp_path, {}, None, tmp_path)
-
     assert (found.cpu_model, found.governor, found.container) == (None, None, None)
     assert found.numa_node_count is None
     assert found.host
+    assert found.digest == digest(to_json(found))
+    assert from_json(Machine, to_json(found)).digest == found.digest
+    assert replace(found, host="another").digest != found.digest
 
 
 def test_a_machine_is_described_by_its_files(tmp_path, monkeypatch):
@@ -289,6 +251,7 @@ def test_a_machine_is_described_by_its_files(tmp_path, monkeypatch):
         sys__devices__system__node__node0__x="",
         sys__devices__system__node__node1__x="",
         proc__self__cgroup=f"0::/system.slice/docker-{ID}.scope\n",
+        **{".dockerenv": ""},
     )
     nics = {name: SimpleNamespace(isup=name != "eth1") for name in ("lo", "eth1", "eth0")}
     monkeypatch.setattr(psutil, "net_if_stats", lambda: nics)
@@ -299,20 +262,8 @@ def test_a_machine_is_described_by_its_files(tmp_path, monkeypatch):
     assert found.governor == "performance, powersave"
     assert found.network_interfaces == ("eth0", "lo")
     assert found.container == ID
-
-
-def test_a_container_without_an_id_has_its_kind(tmp_path):
-    write(tmp_path, proc__self__cgroup="0::/\n", **{".dockerenv": ""})
-
+    write(tmp_path, proc__self__cgroup="0::/\n")
     assert this_machine(tmp_path, tmp_path).container == "docker"
-
-
-def test_a_description_is_named_by_what_it_says(tmp_path):
-    found = describe_machine(tmp_path, {}, None, tmp_path)
-
-    assert found.digest == digest(to_json(found))
-    assert from_json(Machine, to_json(found)).digest == found.digest
-    assert replace(found, host="another").digest != found.digest
 
 
 # What is recorded of a launch.
@@ -368,25 +319,19 @@ def moment(**counted) -> Snapshot:
     return replace(zero, stalled_us=(None, None, None), **counted)
 
 
-def test_shares_are_of_the_time_of_all_cores():
-    after = moment(busy_s=60.0, own_s=20.0, steal_s=10.0, total_s=200.0)
+@pytest.mark.parametrize(
+    ("counted", "others", "steal"),
+    [
+        ({"busy_s": 60.0, "own_s": 20.0, "steal_s": 10.0, "total_s": 200.0}, 0.2, 0.05),
+        ({"busy_s": 10.0, "own_s": 12.0, "total_s": 100.0}, 0, 0),  # counted twice
+        ({}, None, None),  # no time passed
+    ],
+)
+def test_shares_are_of_the_time_of_all_cores(counted, others, steal):
+    between = conditions_between(moment(), moment(**counted))
 
-    between = conditions_between(moment(), after)
-
-    assert between.others_cpu_share == pytest.approx(0.2)
-    assert between.steal_share == pytest.approx(0.05)
-
-
-def test_time_that_was_counted_twice_is_nobody_s():
-    after = moment(busy_s=10.0, own_s=12.0, total_s=100.0)
-
-    assert conditions_between(moment(), after).others_cpu_share == 0
-
-
-def test_where_no_time_passed_there_are_no_shares():
-    found = conditions_between(moment(), moment())
-
-    assert (found.others_cpu_share, found.steal_share, found.cpu_pressure_share) == (None,) * 3
+    assert (between.others_cpu_share, between.steal_share) == (others, steal)
+    assert between.cpu_pressure_share is None
 
 
 def test_pressure_is_the_share_of_the_launch_in_which_a_task_waited(tmp_path, monkeypatch):
@@ -413,26 +358,19 @@ def test_clock_is_the_mean_of_the_cores_and_heat_that_of_the_hottest_sensor(monk
     def sensors(*degrees):
         return [SimpleNamespace(current=each) for each in degrees]
 
-    monkeypatch.setattr(psutil, "cpu_freq", lambda percpu: sensors(1000, 3000) if percpu else None)
-    heat = {"coretemp": sensors(45.0, 61.5), "nvme": sensors(90.0)}
-    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: heat)
-
-    snapshot = take_snapshot()
-
-    assert snapshot.cpu_clock_hz == 2e9
-    assert snapshot.cpu_temperature_celsius == 61.5
-
-
-def test_a_clock_that_cannot_be_read_and_a_lack_of_sensors_are_absent(monkeypatch):
     def refuse(percpu):
         raise NotImplementedError("can't find current frequency file")
 
+    heat = {"coretemp": sensors(45.0, 61.5), "nvme": sensors(90.0)}
+    monkeypatch.setattr(psutil, "cpu_freq", lambda percpu: sensors(1000, 3000) if percpu else None)
+    monkeypatch.setattr(psutil, "sensors_temperatures", lambda: heat)
+    known = take_snapshot()
     monkeypatch.setattr(psutil, "cpu_freq", refuse)
     monkeypatch.setattr(psutil, "sensors_temperatures", dict)
+    unknown = take_snapshot()
 
-    snapshot = take_snapshot()
-
-    assert (snapshot.cpu_clock_hz, snapshot.cpu_temperature_celsius) == (None, None)
+    assert (known.cpu_clock_hz, known.cpu_temperature_celsius) == (2e9, 61.5)
+    assert (unknown.cpu_clock_hz, unknown.cpu_temperature_celsius) == (None, None)
 
 
 def test_what_our_own_processes_use_is_not_that_of_others():

@@ -40,34 +40,24 @@ def metrics(served: Serving | None) -> dict[str, float]:
     return {value.name: value.value for value in measure_all(seen).values}
 
 
-def test_a_step_of_one_round_splits_at_the_first_token():
-    found = serving([ONE_ROUND], WORKLOAD)
+@pytest.mark.parametrize(
+    ("ranks", "answer_length", "first_s", "next_s"),
+    [
+        ([ONE_ROUND], 5, ((2.0, 4.0),), ((2.0, 1.5),)),
+        ([TWO_ROUNDS], 5, (((1 + 7) / 2,),), (((4 + 12) / 2 / 4,),)),  # the second waits
+        ([ONE_ROUND[:1], ONE_ROUND[1:]], 5, ((2.0,), (4.0,)), ((2.0,), (1.5,))),
+        ([ONE_ROUND], 1, ((2.0, 4.0),), None),
+    ],
+    ids=["one round", "two rounds", "two ranks", "one token"],
+)
+def test_a_step_splits_at_the_first_tokens_of_its_rounds(ranks, answer_length, first_s, next_s):
+    found = serving(ranks, replace(WORKLOAD, output_length=answer_length))
 
     assert found == Serving(
-        first_token_times_s=((2.0, 4.0),),
-        next_token_times_s=((2.0, 1.5),),
-        output_tokens_per_step=20,
+        first_token_times_s=first_s,
+        next_token_times_s=next_s,
+        output_tokens_per_step=4 * answer_length,
     )
-
-
-def test_later_rounds_wait_for_earlier_ones():
-    found = serving([TWO_ROUNDS], WORKLOAD)
-
-    assert found.first_token_times_s == (((1 + 7) / 2,),)
-    assert found.next_token_times_s == (((4 + 12) / 2 / 4,),)
-
-
-def test_each_rank_has_its_own_times():
-    found = serving([ONE_ROUND[:1], ONE_ROUND[1:]], WORKLOAD)
-
-    assert found.first_token_times_s == ((2.0,), (4.0,))
-
-
-def test_one_token_needs_no_further_ones():
-    found = serving([ONE_ROUND], replace(WORKLOAD, output_length=1))
-
-    assert found.next_token_times_s is None
-    assert found.output_tokens_per_step == 4
 
 
 @pytest.mark.parametrize(
@@ -98,12 +88,9 @@ def test_parts_must_pair_and_be_the_same_everywhere(ranks, expected):
     assert (parts_fault(ranks, ()) is not None) is expected
 
 
-def test_the_slowest_rank_of_the_middle_step_counts():
+def test_the_slowest_rank_of_the_middle_step_counts_and_training_has_no_times_of_tokens():
     values = metrics(SERVED)
 
     assert (values["ttft"], values["tpot"]) == (3.0, 0.2)
     assert values["output_tokens_per_s"] == 20 / 8.0
-
-
-def test_training_has_no_times_of_tokens():
     assert not {"ttft", "tpot", "output_tokens_per_s"} & metrics(None).keys()

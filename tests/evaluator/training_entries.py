@@ -1,4 +1,4 @@
-"""Entries that train as the built-in one does, and show more or go wrong on request."""
+"""Entries that train as the built-in one does, and show more on request."""
 
 import json
 from collections.abc import Iterable
@@ -16,7 +16,6 @@ from evaluator.workloads import training
 from evaluator.workloads.model import Attention, Decoder, build_decoder
 from evaluator.workloads.training import train
 
-A_TIMED_STEP = 2
 SHARPNESS = 15.0
 
 
@@ -49,19 +48,6 @@ def describe_compiled(context: RankContext) -> Work:
     """As above, compiled to calls of torch's own kernels: new ones take g++ half a minute."""
     inductor.fallback_by_default = True
     return describe(context)
-
-
-def fail_in_a_timed_step(context: RankContext) -> Work:
-    work = train(context)
-    plain_step = work.step
-
-    def step(index: int) -> int:
-        if index == A_TIMED_STEP and context.rank == 1:
-            raise ZeroDivisionError("made to fail")
-        return plain_step(index)
-
-    work.step = step
-    return work
 
 
 def _sharp_decoder(*arguments: object, **options: object) -> Decoder:

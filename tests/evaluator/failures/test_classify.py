@@ -12,7 +12,7 @@ from evaluator.rank.protocol import LastHeartbeat, RankExit
 from records.machine import RankEnd
 from records.trial import FailureKind
 
-KILLED_BY_US = RankExit(rank=1, status=None, signal=signal.SIGKILL, ended_ns=None)
+KILLED_BY_US = RankExit(rank=1, signal=signal.SIGKILL)
 LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
 
 OF_THE_LAUNCHER = ("launcher_lost", "out_of_memory", "disk_quota")
@@ -62,42 +62,145 @@ def error(rank, message, *, kind="RuntimeError", memory_limited=False, at_s=1.0)
 
 
 def ended(rank, *, status=1, at_s=1.0):
-    return RankExit(rank=rank, status=status, signal=None, ended_ns=round(at_s * 1e9))
+    return RankExit(rank=rank, status=status, ended_ns=round(at_s * 1e9))
 
 
 def died(rank, of, *, at_s=1.0):
-    return RankExit(rank=rank, status=None, signal=of, ended_ns=round(at_s * 1e9))
+    return RankExit(rank=rank, signal=of, ended_ns=round(at_s * 1e9))
 
 
 def command(*, status=1, by=None):
     return RankExit(rank=None, status=None if by else status, signal=by, ended_ns=1)
 
 
-def test_a_lost_connection_is_not_held_against_the_configuration_when_nothing_else_is_known(
-    failed_job,
-):
-    lost = error(0, LOST_CONNECTION, kind="DistNetworkError")
+WRONG = error(1, "wrong shape", kind="ValueError")
+OUT_OF_TIME = {"reason": "timeout", "heartbeats": ()}
+CAUSES = {
+    "a lost connection of which nothing else is known": (
+        (ended(0), KILLED_BY_US),
+        {"rank0": error(0, LOST_CONNECTION, kind="DistNetworkError")},
+        "infrastructure",
+        "rank 0 in timed: the connection to another rank was lost: DistNetworkError: Failed to",
+    ),
+    "a peer that lost its neighbour ended first": (
+        (ended(0, at_s=1.0), ended(1, at_s=1.1)),
+        {"rank0": error(0, LOST), "rank1": WRONG},
+        "crash",
+        "rank 1 in timed: ValueError: wrong shape",
+    ),
+    "a rank died before another raised": (
+        (died(0, signal.SIGSEGV), ended(1, at_s=1.2)),
+        {"rank1": error(1, "wrong shape", at_s=1.1)},
+        "crash",
+        "rank 0 died of SIGSEGV",
+    ),
+    "a watchdog aborted a rank after another failed": (
+        (died(0, signal.SIGABRT, at_s=1.1), ended(1)),
+        {"rank1": WRONG},
+        "crash",
+        "rank 1 in timed: ValueError: wrong shape",
+    ),
+    "memory ran out after another rank ended": (
+        (died(0, signal.SIGSEGV), ended(1, at_s=1.5)),
+        {"rank1": error(1, "can't allocate memory")},
+        "out_of_memory",
+        "rank 1 in timed: host memory ran out: RuntimeError: can't allocate memory",
+    ),
+    "the kernel killed a rank for memory": (
+        (ended(0, at_s=1.1), died(1, signal.SIGKILL)),
+        {"memory_kill_count": 1, "rank0": error(0, LOST)},
+        "out_of_memory",
+        "rank 1 died of SIGKILL in timed: the kernel killed it, the machine's memory was used up",
+    ),
+    **{
+        f"somebody else sent {name} while {count} were killed for memory": (
+            (ended(0, at_s=1.1), died(1, signal.Signals[name])),
+            {"memory_kill_count": count, "rank0": error(0, LOST)},
+            "infrastructure",
+            f"rank 1 died of {name} in timed, sent from outside",
+        )
+        for name in ("SIGKILL", "SIGTERM")
+        for count in (0, None)
+    },
+    "a signal without a name": (
+        (ended(0, status=0), died(1, signal.SIGRTMIN + 3)),
+        {"logs": {"rank0.steps.json": "{}"}},
+        "crash",
+        f"rank 1 died of signal {signal.SIGRTMIN + 3} in timed",
+    ),
+    "the last line of a log": (
+        (KILLED_BY_US, ended(0, status=2)),
+        {"logs": {"rank0.log": "\x00\nso it goes\n\n"}},
+        "crash",
+        "rank 0 ended with status 2: so it goes",
+    ),
+    "silence from the beginning": (
+        (KILLED_BY_US,),
+        OUT_OF_TIME,
+        "hang",
+        "no end after 12 s before its first sign of life",
+    ),
+    "a rank failed and left the others waiting": (
+        (KILLED_BY_US,),
+        {"reason": "hang", "rank1": WRONG, "rank0": error(0, LOST)},
+        "crash",
+        "rank 1 in timed: ValueError: wrong shape",
+    ),
+    "a command waits for a rank without memory": (
+        (command(by=15),),
+        {"logs": {"job.log": "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried ...\n"}}
+        | OUT_OF_TIME,
+        "out_of_memory",
+        "rank 1: device memory ran out: torch.OutOfMemoryError",
+    ),
+    "the output of a command": (
+        (command(),),
+        {"logs": {"job.log": "[rank1]: ValueError: 30 heads must be divisible by 4\n"}},
+        "invalid_config",
+        "rank 1: sizes do not fit together: ValueError: 30 heads must be divisible by 4",
+    ),
+    "error files say more than output": (
+        (command(),),
+        {
+            "logs": {"job.log": "srun: error: nid001: task 0: Exited with exit code 1\n"},
+            "rank0": error(0, LOST),
+            "rank1": WRONG,
+        },
+        "crash",
+        "rank 1 in timed: ValueError: wrong shape",
+    ),
+    "a command's rank was killed while memory was used up": (
+        (command(),),
+        {"logs": {"job.log": "srun: error: nid001: task 1: Killed\n"}, "memory_kill_count": 1},
+        "out_of_memory",
+        "",
+    ),
+    "a command that says nothing": (
+        (command(status=7),),
+        {},
+        "crash",
+        "the command ended with status 7 and said nothing",
+    ),
+    **{
+        f"the launcher saw {reason}": (
+            (KILLED_BY_US,),
+            {"reason": reason},
+            kind,
+            "as the launcher says",
+        )
+        for reason, kind in zip(
+            OF_THE_LAUNCHER, ("infrastructure", "out_of_memory", "crash"), strict=True
+        )
+    },
+}
 
-    failed = classify(failed_job(ended(0), KILLED_BY_US, rank0=lost))
 
-    assert failed.kind is FailureKind.INFRASTRUCTURE
-    assert failed.message.startswith(
-        "rank 0 in timed: the connection to another rank was lost: DistNetworkError: Failed to recv"
-    )
+@pytest.mark.parametrize(("exits", "left", "kind", "message"), CAUSES.values(), ids=CAUSES)
+def test_the_first_cause_is_told_and_whose_fault_it_is(exits, left, kind, message, failed_job):
+    failed = classify(failed_job(*exits, **left))
 
-
-def test_a_peer_that_lost_its_neighbour_is_not_the_cause_even_if_it_ended_first(failed_job):
-    result = failed_job(
-        ended(0, at_s=1.0),
-        ended(1, at_s=1.1),
-        rank0=error(0, LOST),
-        rank1=error(1, "wrong shape", kind="ValueError"),
-    )
-
-    failed = classify(result)
-
-    assert failed.kind is FailureKind.CRASH
-    assert failed.message == "rank 1 in timed: ValueError: wrong shape"
+    assert failed.kind == kind
+    assert failed.message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -119,84 +222,6 @@ def test_the_rank_that_raised_first_is_the_cause_however_processes_ended(exits, 
     assert failed.message == "rank 1 in timed: RuntimeError: wrong shape"
 
 
-def test_a_rank_that_died_before_another_raised_is_the_cause(failed_job):
-    result = failed_job(
-        died(0, signal.SIGSEGV, at_s=1.0),
-        ended(1, at_s=1.2),
-        rank1=error(1, "wrong shape", at_s=1.1),
-    )
-
-    assert classify(result).message.startswith("rank 0 died of SIGSEGV")
-
-
-def test_a_rank_that_a_watchdog_aborts_after_another_failed_is_not_the_cause(failed_job):
-    result = failed_job(
-        died(0, signal.SIGABRT, at_s=1.1),
-        ended(1, at_s=1.0),
-        rank1=error(1, "wrong shape", kind="ValueError"),
-    )
-
-    assert classify(result).message == "rank 1 in timed: ValueError: wrong shape"
-
-
-def test_memory_that_ran_out_on_one_rank_is_told_whatever_ended_first(failed_job):
-    result = failed_job(
-        died(0, signal.SIGSEGV, at_s=1.0),
-        ended(1, at_s=1.5),
-        rank1=error(1, "can't allocate memory"),
-    )
-
-    failed = classify(result)
-
-    assert failed.kind is FailureKind.OUT_OF_MEMORY
-    assert failed.message == (
-        "rank 1 in timed: host memory ran out: RuntimeError: can't allocate memory"
-    )
-
-
-def test_a_rank_that_the_kernel_killed_for_memory_is_out_of_memory(failed_job):
-    result = failed_job(
-        ended(0, at_s=1.1), died(1, signal.SIGKILL), memory_kill_count=1, rank0=error(0, LOST)
-    )
-
-    failed = classify(result)
-
-    assert failed.kind is FailureKind.OUT_OF_MEMORY
-    assert failed.message == (
-        "rank 1 died of SIGKILL in timed: the kernel killed it, the machine's memory was used up"
-    )
-
-
-@pytest.mark.parametrize("memory_kill_count", [0, None])
-@pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
-def test_a_rank_that_someone_else_killed_is_infrastructure(name, memory_kill_count, failed_job):
-    result = failed_job(
-        ended(0, at_s=1.1),
-        died(1, signal.Signals[name]),
-        memory_kill_count=memory_kill_count,
-        rank0=error(0, LOST),
-    )
-
-    failed = classify(result)
-
-    assert failed.kind is FailureKind.INFRASTRUCTURE
-    assert failed.message == f"rank 1 died of {name} in timed, sent from outside"
-
-
-def test_a_signal_without_a_name_is_told_by_its_number(failed_job):
-    result = failed_job(ended(0, status=0), died(1, signal.SIGRTMIN + 3))
-    (result.workdir / "rank0.steps.json").write_text("{}")
-
-    assert classify(result).message == f"rank 1 died of signal {signal.SIGRTMIN + 3} in timed"
-
-
-def test_the_last_line_of_the_log_is_told_when_a_rank_left_nothing_else(failed_job):
-    result = failed_job(KILLED_BY_US, ended(0, status=2))
-    (result.workdir / "rank0.log").write_bytes(b"\xff\xfe\nso it goes\n\n")
-
-    assert classify(result).message == "rank 0 ended with status 2: so it goes"
-
-
 @pytest.mark.parametrize(
     "content", ["", "null", '{"rank": 1', '{"rank": "one"}', "[" * 100_000, '"\ud800"']
 )
@@ -207,40 +232,13 @@ def test_an_error_file_that_is_none_leaves_the_exit_status_to_speak(content, fai
     assert classify(result).message == "rank 0 ended with status 7 and said nothing"
 
 
-def test_a_message_without_end_is_cut(failed_job):
-    result = failed_job(ended(0), KILLED_BY_US, rank0=error(0, "x" * 100_000))
-
-    assert len(classify(result).message) == 400
-
-
-def test_a_long_message_leaves_room_for_the_place(failed_job):
+def test_a_long_message_is_cut_and_leaves_room_for_the_place(failed_job):
     told = error(0, "x" * 100_000) | {"traceback": '  File "train.py", line 80, in step\n'}
 
     failed = classify(failed_job(ended(0), KILLED_BY_US, rank0=told))
 
     assert len(failed.message) == 400
     assert failed.message.endswith("x at train.py:80 in step")
-
-
-@pytest.mark.parametrize(
-    ("reason", "kind"),
-    [
-        ("launcher_lost", FailureKind.INFRASTRUCTURE),
-        ("out_of_memory", FailureKind.OUT_OF_MEMORY),
-        ("disk_quota", FailureKind.CRASH),
-    ],
-)
-def test_what_the_launcher_saw_itself_is_told_in_its_words(reason, kind, failed_job):
-    failed = classify(failed_job(KILLED_BY_US, reason=reason))
-
-    assert (failed.kind, failed.message) == (kind, "as the launcher says")
-
-
-def test_a_hang_before_the_first_sign_of_life_says_so(failed_job):
-    failed = classify(failed_job(KILLED_BY_US, reason="timeout", heartbeats=()))
-
-    assert failed.kind is FailureKind.HANG
-    assert failed.message == "no end after 12 s before its first sign of life"
 
 
 def test_a_hang_tells_the_rank_that_is_behind_and_where_all_are(failed_job):
@@ -257,58 +255,6 @@ def test_a_hang_tells_the_rank_that_is_behind_and_where_all_are(failed_job):
     assert failed.message == (
         "no sign of life for 5 s in timed, step 2, rank 1 behind the others: "
         "rank 0 in all_reduce (t.py:39); rank 1 in read (t.py:99)"
-    )
-
-
-def test_a_rank_that_failed_and_left_the_others_waiting_is_the_cause_of_the_hang(failed_job):
-    wrong = error(0, "wrong shape", kind="ValueError")
-
-    failed = classify(failed_job(KILLED_BY_US, reason="hang", rank0=wrong, rank1=error(1, LOST)))
-
-    assert failed.kind is FailureKind.CRASH
-    assert failed.message == "rank 0 in timed: ValueError: wrong shape"
-
-
-def test_a_command_that_waits_for_a_rank_without_memory_is_out_of_memory(failed_job):
-    logs = {"job.log": "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried ...\n"}
-
-    failed = classify(failed_job(command(by=15), reason="timeout", heartbeats=(), logs=logs))
-
-    assert failed.kind is FailureKind.OUT_OF_MEMORY
-    assert failed.message.startswith("rank 1: device memory ran out: torch.OutOfMemoryError")
-
-
-def test_a_command_is_told_by_what_its_output_says(failed_job):
-    said = "[rank1]: ValueError: 30 heads must be divisible by 4\n"
-
-    failed = classify(failed_job(command(), logs={"job.log": said}))
-
-    assert failed.kind is FailureKind.INVALID_CONFIG
-    assert failed.message == (
-        "rank 1: sizes do not fit together: ValueError: 30 heads must be divisible by 4"
-    )
-
-
-def test_error_files_of_a_commands_ranks_say_more_than_its_output(failed_job):
-    logs = {"job.log": "srun: error: nid001: task 0: Exited with exit code 1\n"}
-    wrong = error(1, "wrong shape", kind="ValueError")
-
-    failed = classify(failed_job(command(), logs=logs, rank0=error(0, LOST), rank1=wrong))
-
-    assert failed.message == "rank 1 in timed: ValueError: wrong shape"
-
-
-def test_a_command_whose_rank_was_killed_while_memory_was_used_up_is_out_of_memory(failed_job):
-    logs = {"job.log": "srun: error: nid001: task 1: Killed\n"}
-
-    failed = classify(failed_job(command(), logs=logs, memory_kill_count=1))
-
-    assert failed.kind is FailureKind.OUT_OF_MEMORY
-
-
-def test_a_command_that_says_nothing_is_told_by_its_status(failed_job):
-    assert classify(failed_job(command(status=7))).message == (
-        "the command ended with status 7 and said nothing"
     )
 
 

@@ -44,29 +44,19 @@ def rows(recorded_data):
     return [row for line in lines if (row := json.loads(line)).get("error_excerpt")]
 
 
-def test_every_recorded_error_is_classified(rows):
-    unclassified = {row["error_excerpt"] for row in rows if read_log(row["error_excerpt"]) is None}
-
-    assert len(rows) == 96
-    assert unclassified == set()
-
-
-def test_the_kind_of_every_labelled_error_is_that_of_its_label(rows):
+def test_every_recorded_error_is_classified_as_it_is_labelled(rows):
+    kinds = {row["error_excerpt"]: read_log(row["error_excerpt"]) for row in rows}
     labelled = [row for row in rows if row["inferred_cause"] in KINDS]
-
     disagreeing = Counter(
         (row["inferred_cause"], row["error_excerpt"])
         for row in labelled
-        if read_log(row["error_excerpt"]).kind != KINDS[row["inferred_cause"]]
+        if kinds[row["error_excerpt"]].kind != KINDS[row["inferred_cause"]]
     )
 
-    assert len(labelled) == 47
+    assert (len(rows), len(labelled)) == (96, 47)
+    assert None not in kinds.values()
     assert disagreeing == Counter()
-
-
-def test_every_label_is_one_that_we_map_or_one_of_doubt(rows):
     others = {row["inferred_cause"] for row in rows} - KINDS.keys()
-
     assert others == {"unknown", "oom_likely", REFUSED_BEFORE_LAUNCH}
 
 

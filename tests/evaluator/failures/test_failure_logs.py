@@ -60,27 +60,49 @@ def found(*texts):
     return finding.kind, finding.rank, f"{finding}{finding.where}"
 
 
-def test_a_traceback_gives_the_exception_and_the_line_of_the_program():
-    assert found(WRONG) == ("crash", None, "ValueError: wrong shape at train.py:80 in step")
+IN_STEP = "ValueError: wrong shape at train.py:80 in step"
+CHAINED = (
+    "\nThe above exception was the direct cause of the following exception:\n\n"
+    "Traceback (most recent call last):\n"
+    '  File "/home/user/train.py", line 90, in <module>\n'
+    "    main()\n"
+    "RuntimeError: stage 0 failed\n"
+)
+MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
 
 
-def test_the_first_of_chained_exceptions_is_the_cause():
-    chained = (
-        "\nThe above exception was the direct cause of the following exception:\n\n"
-        "Traceback (most recent call last):\n"
-        '  File "/home/user/train.py", line 90, in <module>\n'
-        "    main()\n"
-        "RuntimeError: stage 0 failed\n"
-    )
+@pytest.mark.parametrize(
+    ("texts", "kind", "rank", "said"),
+    [
+        ((WRONG,), "crash", None, IN_STEP),
+        ((WRONG, CHAINED), "crash", None, IN_STEP),
+        (
+            ("Exception ignored in: <function Group.__del__ at 0x7f>\n", LOST, WRONG),
+            "crash",
+            None,
+            IN_STEP,
+        ),
+        ((of_rank(0, LOST), of_rank(1, WRONG), summary()), "crash", 1, IN_STEP),
+        ((of_rank(0, LOST), summary(status=-11)), "crash", 1, "died of SIGSEGV"),
+        ((of_rank(0, LOST), summary(status=3)), "crash", 1, "ended with status 3"),
+        (
+            (of_rank(1, LOST), summary()),
+            "infrastructure",
+            1,
+            "the connection to another rank was lost: RuntimeError: [pair.cc:537]",
+        ),
+        ((of_rank(2, WRONG), of_rank(5, MEMORY)), "out_of_memory", 5, "device memory ran out"),
+    ],
+    ids=[
+        *("a traceback", "chained exceptions", "an ignored exception", "a rank and its peer"),
+        *("a silent death", "a silent end", "the first lost its peer", "memory"),
+    ],
+)
+def test_a_log_gives_the_first_cause_its_rank_and_its_line(texts, kind, rank, said):
+    told = found(*texts)
 
-    assert found(WRONG, chained)[2].startswith("ValueError: wrong shape at train.py:80")
-
-
-def test_the_rank_that_failed_is_told_from_those_that_lost_it():
-    kind, rank, said = found(of_rank(0, LOST), of_rank(1, WRONG), summary())
-
-    assert (kind, rank) == ("crash", 1)
-    assert said.startswith("ValueError: wrong shape")
+    assert told[:2] == (kind, rank)
+    assert told[2].startswith(said)
 
 
 def test_lines_of_ranks_that_are_mixed_are_put_together_again():
@@ -93,23 +115,6 @@ def test_lines_of_ranks_that_are_mixed_are_put_together_again():
     assert said.startswith("ValueError: wrong shape")
 
 
-def test_a_rank_that_died_silently_is_named_by_the_launcher_that_saw_it():
-    kind, rank, said = found(of_rank(0, LOST), summary(status=-11))
-
-    assert (kind, rank, said) == ("crash", 1, "died of SIGSEGV")
-
-
-def test_a_rank_that_ended_without_a_word_is_named_and_not_its_peer():
-    assert found(of_rank(0, LOST), summary(status=3)) == ("crash", 1, "ended with status 3")
-
-
-def test_a_lost_connection_of_the_first_rank_to_fail_is_nobodys_fault():
-    kind, rank, said = found(of_rank(1, LOST), summary())
-
-    assert (kind, rank) == ("infrastructure", 1)
-    assert said.startswith("the connection to another rank was lost: RuntimeError: [pair.cc:537]")
-
-
 def test_the_traceback_in_the_launchers_summary_is_read_too():
     indented = WRONG.replace("\n", "\n  ")
 
@@ -117,14 +122,6 @@ def test_the_traceback_in_the_launchers_summary_is_read_too():
 
     assert (kind, rank) == ("crash", 1)
     assert said == "ValueError: wrong shape at train.py:80 in step"
-
-
-def test_memory_that_ran_out_on_any_rank_is_the_cause():
-    memory = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
-
-    kind, rank, _ = found(of_rank(2, WRONG), of_rank(5, memory))
-
-    assert (kind, rank) == ("out_of_memory", 5)
 
 
 def test_a_message_of_several_lines_is_read_to_its_end():
@@ -148,12 +145,6 @@ def test_what_launchers_and_loggers_put_before_a_line_is_taken_off(marked):
     text = "\n".join(marked.format(rank=1, line=line) for line in WRONG.splitlines())
 
     assert found(text)[2] == "ValueError: wrong shape at train.py:80 in step"
-
-
-def test_an_exception_that_python_ignored_is_not_the_cause():
-    ignored = "Exception ignored in: <function Group.__del__ at 0x7f>\n" + LOST
-
-    assert found(ignored, WRONG)[2].startswith("ValueError")
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,9 @@ from records.errors import EnvironmentFault
 from records.trial import FailureKind
 
 KEPT = 2  # the process above all jobs, and the one that forks ranks
-ALL_PHASES = ["setup", "warmup", "timed", "profile", "done"]
+
+
 STEPS = {"setup": None, "timed": 2, "profile": 6}
-
-
-def failure(launched):
-    failed = classify(launched.result)
-    return failed.kind, failed.message
 
 
 def open_files(pid):
@@ -30,36 +26,31 @@ def test_a_good_job_finishes_in_every_phase_and_leaves_only_its_files(launch, pr
     launch()
     server = processes()
 
-    launched = launch(profiled_steps=1)
+    launched = launch("scribble over progress", rank=0, profiled_steps=1)
 
     assert launched.result.reason == "finished"
     assert [(rank.rank, rank.status) for rank in launched.result.ranks] == [(0, 0), (1, 0)]
     assert classify(launched.result) is None
-    assert launched.phases == ALL_PHASES
+    assert launched.phases == ["setup", "warmup", "timed", "profile", "done"]
     assert processes() == server
-    assert sorted(path.name for path in launched.folder.iterdir()) == [
-        "job.json",
-        "misdeed.json",
-        "rank0.log",
-        "rank0.progress.jsonl",
-        "rank0.steps.json",
-        "rank0_trace.json",
-        "rank1.log",
-        "rank1.progress.jsonl",
-        "rank1.steps.json",
-        "rank1_trace.json",
-    ]
+    of_rank = (".log", ".progress.jsonl", ".steps.json", "_trace.json")
+    names = {f"rank{rank}{suffix}" for rank in range(2) for suffix in of_rank}
+    assert {path.name for path in launched.folder.iterdir()} == names | {"job.json", "misdeed.json"}
 
 
-def test_nothing_of_a_job_is_kept(launch, processes, launch_environment):
+def test_nothing_of_a_job_is_kept_not_even_children_in_sessions_of_their_own(
+    launch, processes, launch_environment
+):
     launch()
     kept = processes()
     open_before = [open_files(pid) for pid in kept]
 
-    launch()
     launch("raise")
-    launch("leave children")
+    launched = launch("leave children")
 
+    assert launched.result.reason == "finished"
+    assert len(launched.children) == 4
+    assert not any(Path(f"/proc/{pid}").exists() for pid in launched.children)
     assert processes() == kept
     assert [open_files(pid) for pid in kept] == open_before
     assert list(Path(launch_environment["TMPDIR"]).glob("cclsearch-*")) == []
@@ -75,15 +66,23 @@ def test_nothing_of_a_job_is_kept(launch, processes, launch_environment):
         ("end with status 0", 2, "crash", "rank 1 ended with status 0 before its work was done"),
         ("segfault", 2, "crash", "rank 1 died of SIGSEGV in timed"),
         ("kill itself", 2, "infrastructure", "rank 1 died of SIGKILL in timed, sent from outside"),
+        (
+            "ask for too much",
+            2,
+            "out_of_memory",
+            "rank 1 in timed: host memory ran out, 1 GiB asked for: RuntimeError",
+        ),
     ],
 )
 def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
     what, step, kind, message, launch, processes
 ):
-    launched = launch(what, step=step, profiled_steps=1)
+    budget = {"memory_budget_bytes": 200 << 20} if what == "ask for too much" else {}
 
-    assert failure(launched)[0] == kind
-    assert message in failure(launched)[1]
+    failed = classify(launch(what, step=step, profiled_steps=1, **budget).result)
+
+    assert failed.kind == kind
+    assert message in failed.message
     assert len(processes()) == KEPT
 
 
@@ -105,45 +104,14 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
     assert len(processes()) == KEPT
 
 
-def test_children_and_grandchildren_in_sessions_of_their_own_die_with_the_job(launch, processes):
-    launched = launch("leave children")
-
-    assert launched.result.reason == "finished"
-    assert len(launched.children) == 4
-    assert not any(Path(f"/proc/{pid}").exists() for pid in launched.children)
-    assert len(processes()) == KEPT
-
-
 def test_peers_that_hang_after_a_rank_failed_are_killed_and_not_the_cause(launch, processes):
     launched = launch("fail while peers hang", rank=None)
 
-    kind, message = failure(launched)
-    assert kind is FailureKind.CRASH
-    assert message.startswith("rank 1 in timed: ValueError: wrong shape at bad_entries.py:")
-    assert launched.result.ranks[0] == RankExit(rank=0, status=None, signal=9, ended_ns=None)
+    failed = classify(launched.result)
+    assert failed.kind is FailureKind.CRASH
+    assert failed.message.startswith("rank 1 in timed: ValueError: wrong shape at bad_entries.py:")
+    assert launched.result.ranks[0] == RankExit(rank=0, signal=9)
     assert len(processes()) == KEPT
-
-
-def test_a_job_that_fills_its_standard_output_runs_on(launch):
-    launched = launch("write much", rank=None)
-
-    assert classify(launched.result) is None
-    assert (launched.folder / "rank0.log").stat().st_size > 3_000_000
-
-
-def test_a_progress_file_full_of_other_things_is_read_past(launch):
-    launched = launch("scribble over progress", rank=0, profiled_steps=1)
-
-    assert classify(launched.result) is None
-    assert launched.phases == ALL_PHASES
-
-
-def test_memory_beyond_the_budget_is_out_of_memory(launch):
-    launched = launch("ask for too much", memory_budget_bytes=200 << 20)
-
-    kind, message = failure(launched)
-    assert kind is FailureKind.OUT_OF_MEMORY
-    assert message.startswith("rank 1 in timed: host memory ran out, 1 GiB asked for: RuntimeError")
 
 
 def test_ranks_see_the_environment_they_are_given_and_nothing_of_ours(

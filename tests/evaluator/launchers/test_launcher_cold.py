@@ -20,16 +20,11 @@ def log_of(launched):
     return (launched.folder / "job.log").read_text()
 
 
-def alive(pids):
-    return [pid for pid in pids if Path(f"/proc/{pid}/exe").exists()]
-
-
 def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(launch, processes):
     launched = launch("hang", cold=True, hang_after_s=1)
 
     assert launched.result.reason == "hang"
-    assert launched.result.ranks[0].rank is None
-    assert launched.result.ranks[0].ended_ns is None
+    assert [(rank.rank, rank.ended_ns) for rank in launched.result.ranks] == [(None, None)]
     assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
     assert "in hang" in (launched.folder / "rank1.stacks.txt").read_text()
     assert len(processes()) == KEPT
@@ -84,15 +79,23 @@ def test_a_command_that_ends_well_answers_for_its_ranks(command):
 
 @pytest.mark.parametrize(
     ("script", "status", "number"),
-    [("exit 3", 3, None), ("kill -SEGV $$", None, signal.SIGSEGV), ("no-such-program", 127, None)],
+    [
+        ("exit 3", 3, None),
+        ("kill -SEGV $$", None, signal.SIGSEGV),
+        ("no-such-program", 127, None),
+        ("kill -KILL 0", None, signal.SIGKILL),  # its whole group
+    ],
 )
-def test_how_a_command_failed_is_told(script, status, number, command):
+def test_how_a_command_failed_is_told(script, status, number, command, processes):
+    before = processes()
+
     launched = command(script)
 
     (ended,) = launched.result.ranks
     assert launched.result.reason == "rank_failed"
     assert (ended.rank, ended.status, ended.signal) == (None, status, number)
     assert ended.ended_ns is not None
+    assert set(before) <= set(processes())
 
 
 def test_a_program_that_is_not_there_is_told_in_the_log(launcher, job_of, tmp_path):
@@ -109,37 +112,25 @@ def test_a_command_may_clean_up_before_it_is_killed(command):
 
     assert launched.result.reason == "timeout"
     assert (launched.folder / "cleaned_up").exists()
-    assert launched.result.ranks == (RankExit(rank=None, status=0, signal=None, ended_ns=None),)
+    assert launched.result.ranks == (RankExit(rank=None, status=0),)
 
 
-def test_a_command_that_ignores_the_request_is_killed_with_all_that_it_started(command, processes):
-    launched = command(
-        f"trap '' TERM; {CHILD_IN_A_SESSION_OF_ITS_OWN} sleep 99; sleep 99", timeout_s=1
-    )
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("trap '' TERM; {child} sleep 99; sleep 99", "timeout"),
+        ("{child} while [ ! -e children.txt ]; do :; done", "finished"),
+    ],
+    ids=["ignores the request", "ends by itself"],
+)
+def test_what_a_command_started_ends_with_it(command, processes, script, reason):
+    launched = command(script.format(child=CHILD_IN_A_SESSION_OF_ITS_OWN), timeout_s=1)
 
-    assert launched.result.reason == "timeout"
-    assert launched.result.ranks[0].signal == signal.SIGKILL
-    assert len(launched.children) == 1
-    assert alive(launched.children) == []
+    assert launched.result.reason == reason
+    assert launched.result.ranks[0].signal == (signal.SIGKILL if reason == "timeout" else None)
+    (child,) = launched.children
+    assert not Path(f"/proc/{child}/exe").exists()
     assert len(processes()) <= KEPT
-
-
-def test_what_a_command_leaves_running_ends_with_it(command):
-    launched = command(f"{CHILD_IN_A_SESSION_OF_ITS_OWN} while [ ! -e children.txt ]; do :; done")
-
-    assert launched.result.reason == "finished"
-    assert len(launched.children) == 1
-    assert alive(launched.children) == []
-
-
-def test_a_command_that_signals_its_whole_group_hits_only_itself(command, processes):
-    before = processes()
-
-    launched = command("kill -KILL 0")
-
-    assert launched.result.ranks[0].signal == signal.SIGKILL
-    assert launched.result.ranks[0].ended_ns is not None
-    assert set(before) <= set(processes())
 
 
 def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
@@ -151,10 +142,8 @@ def test_a_command_sees_what_it_was_given_and_what_its_launch_adds(
 
     lines = (launched.folder / "environment.txt").read_text().splitlines()
     told = dict(line.split("=", 1) for line in lines)
-    assert (
-        told.items()
-        >= {"PATH": launch_environment["PATH"], "TP": "2", "OMP_NUM_THREADS": "3"}.items()
-    )
+    given = {"PATH": launch_environment["PATH"], "TP": "2", "OMP_NUM_THREADS": "3"}
+    assert told.items() >= given.items()
     assert Path(told["TMPDIR"]).parent == Path(told["CCLSEARCH_RENDEZVOUS"])
     assert "ANTHROPIC_API_KEY" not in told
     assert log_of(launched) == f"{launched.folder}\n"

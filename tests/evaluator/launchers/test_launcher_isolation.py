@@ -71,15 +71,6 @@ def test_the_environment_of_a_job_ends_with_it(launcher, job_of, tmp_path):
     assert differ == {"ONLY_HERE", "TMPDIR", "CCLSEARCH_RENDEZVOUS", "CCLSEARCH_INIT_METHOD"}
 
 
-def test_temporary_files_of_a_rank_lie_in_its_launch_and_go_with_it(launch):
-    launched = launch("make a temporary file")
-
-    path = Path((launched.folder / "temporary.txt").read_text())
-    assert path.parent.name == "tmp"
-    assert path.parents[1].name.startswith("cclsearch-")
-    assert not path.parents[1].exists()
-
-
 def test_shared_memory_that_a_killed_rank_left_is_removed_and_nobody_elses(launch, request):
     kept = SHARED_MEMORY / f"data-of-{request.node.name}"
     kept.touch()
@@ -115,8 +106,12 @@ def test_what_somebody_else_made_meanwhile_and_uses_is_left_alone(launcher, job_
         assert semaphore.exists()
 
 
-def test_sockets_and_pipes_are_no_results(launch):
-    launched = launch("leave sockets and pipes")
+def test_sockets_pipes_and_temporary_files_of_a_rank_are_no_results(launch):
+    left, made = launch("leave sockets and pipes"), launch("make a temporary file")
 
-    assert launched.result.reason == "finished"
-    assert not list(launched.folder.glob("left.*"))
+    assert left.result.reason == "finished"
+    assert not list(left.folder.glob("left.*"))
+    path = Path((made.folder / "temporary.txt").read_text())
+    assert path.parent.name == "tmp"
+    assert path.parents[1].name.startswith("cclsearch-")
+    assert not path.parents[1].exists()

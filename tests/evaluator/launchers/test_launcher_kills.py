@@ -147,27 +147,36 @@ def launched(processes_before, processes):
 
 
 @pytest.fixture
-def run_and_kill(own_launcher, job_of, launched, tmp_path):
-    """Runs a job with a stray, kills one of the processes kept for it, and runs another job."""
-    folders = [tmp_path / "first", tmp_path / "second"]
+def run(own_launcher, job_of, tmp_path):
+    """Runs a job of `own_launcher`, each in a folder of its own."""
 
-    def run(number, what):
-        ours = []
+    def launch(entry="good", on_phase=print, **misdeed):
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        folder.mkdir()
+        return own_launcher.run(job_of(entry, **misdeed), folder, on_phase)
+
+    return launch
+
+
+@pytest.fixture
+def run_and_kill(run, launched, tmp_path):
+    """Runs a job with a stray, kills one of the processes kept for it, and runs another job."""
+
+    def kill_one(number, what):
+        ours, children = [], tmp_path / "0" / "children.txt"
 
         def kill(phase):
             if phase == "timed":
-                await_text(folders[0] / "children.txt")
+                await_text(children)
                 ours.extend(launched())
                 os.kill(ours[number], signal.SIGKILL)
 
-        for folder in folders:
-            folder.mkdir()
-        first = own_launcher.run(job_of("misbehave", what=what, rank=1, step=2), folders[0], kill)
-        strays = [int(pid) for pid in (folders[0] / "children.txt").read_text().split()]
+        first = run("misbehave", kill, what=what, rank=1, step=2)
+        strays = [int(pid) for pid in children.read_text().split()]
         left = [pid for pid in ours[KEPT:] + strays if Path(f"/proc/{pid}/exe").exists()]
-        return first, left, own_launcher.run(job_of("good"), folders[1], print)
+        return first, left, run()
 
-    return run
+    return kill_one
 
 
 def test_nothing_outlives_a_killed_supervisor_and_the_next_job_runs(
@@ -193,21 +202,16 @@ def test_a_job_outlives_the_process_that_forked_its_ranks_and_the_next_job_runs(
     assert found.reason == "finished"
 
 
-def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs(
-    own_launcher, job_of, launched, tmp_path
-):
-    folders = [tmp_path / str(number) for number in range(3)]
-    for folder in folders:
-        folder.mkdir()
-    own_launcher.run(job_of("good"), folders[0], print)
+def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs(run, launched):
+    run()
     warm = launched()[-1]
     os.kill(warm, signal.SIGSTOP)
     killer = threading.Timer(1, os.kill, (warm, signal.SIGKILL))
     killer.start()
 
-    lost = own_launcher.run(job_of("good"), folders[1], print)
+    lost = run()
     left = launched()
-    found = own_launcher.run(job_of("good"), folders[2], print)
+    found = run()
 
     killer.join()
     assert lost.reason == "launcher_lost"
@@ -217,22 +221,16 @@ def test_a_warm_process_lost_while_it_forks_leaves_no_rank_and_the_next_job_runs
 
 
 @pytest.mark.parametrize("number", range(KEPT), ids=["supervisor", "warm process"])
-def test_a_process_killed_between_two_jobs_is_started_again(
-    number, own_launcher, job_of, launched, tmp_path
-):
-    folders = [tmp_path / "first", tmp_path / "second"]
-    for folder in folders:
-        folder.mkdir()
-    own_launcher.run(job_of("good"), folders[0], print)
+def test_a_process_killed_between_two_jobs_is_started_again(number, run, launched):
+    run()
     kept = launched()
 
     os.kill(kept[number], signal.SIGKILL)
     while kept[number] in launched():
         time.sleep(0.02)
-    result = own_launcher.run(job_of("good"), folders[1], print)
 
     assert len(kept) == KEPT
-    assert result.reason == "finished"
+    assert run().reason == "finished"
 
 
 @pytest.mark.parametrize("holder", ["a stray"], indirect=True)
@@ -258,12 +256,12 @@ def test_what_outlives_a_launcher_killed_with_its_supervisor_ends_when_the_next_
     assert result.reason == "finished"
 
 
-def test_a_listener_that_raises_ends_the_ranks(own_launcher, job_of, launched, tmp_path):
+def test_a_listener_that_raises_ends_the_ranks(run, launched):
     def refuse(phase):
         if phase == "warmup":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        own_launcher.run(job_of("slow"), tmp_path, refuse)
+        run("slow", refuse)
 
     assert launched() == []

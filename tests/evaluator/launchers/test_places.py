@@ -82,35 +82,29 @@ def test_launches_in_threads_have_a_core_for_each_thread_of_a_rank(tmp_path):
     assert sorted(job.cores for _, job in ran) == [(0, 1), (4, 5)]
 
 
-def test_a_launch_that_needs_more_than_there_is_may_use_the_whole_machine(tmp_path):
-    ((_, job),) = launched_at_once(DeviceSlots(cores=(0, 1)), tmp_path, count=1, world_size=4)
-
-    assert job.cores == ()
-
-
-def test_without_places_a_job_is_launched_as_it_is(tmp_path):
-    ((_, job),) = launched_at_once(DeviceSlots(), tmp_path, count=1)
+@pytest.mark.parametrize(
+    "slots", [DeviceSlots(cores=(0, 1)), DeviceSlots()], ids=["too few", "none"]
+)
+def test_a_launch_that_needs_more_than_there_is_may_use_the_whole_machine(slots, tmp_path):
+    ((_, job),) = launched_at_once(slots, tmp_path, count=1, world_size=4)
 
     assert (job.cores, dict(job.environment)) == ((), {})
 
 
 @pytest.mark.parametrize(
-    ("visible", "devices"), [(None, ("0", "1")), ("3,GPU-5a,7", ("3", "GPU-5a")), ("5", ("5",))]
+    ("device", "visible", "slots"),
+    [
+        ("cuda", None, DeviceSlots(devices=("0", "1"))),
+        ("cuda", "3,GPU-5a,7", DeviceSlots(devices=("3", "GPU-5a"))),
+        ("cuda", "5", DeviceSlots(devices=("5",))),
+        ("cpu", None, DeviceSlots(cores=tuple(sorted(os.sched_getaffinity(0))[:2]))),
+    ],
 )
-def test_devices_are_named_as_they_are_visible_to_us(visible, devices):
+def test_slots_are_what_we_may_use_and_the_ranks_can_take(device, visible, slots):
     study = testing.study()
-    environment = replace(study.environment, device="cuda", world_size=2)
+    environment = replace(study.environment, device=device, world_size=2)
 
-    assert device_slots(replace(study, environment=environment), visible).devices == devices
-
-
-def test_cores_are_those_that_we_may_use_and_the_ranks_can_take():
-    study = testing.study()
-    environment = replace(study.environment, device="cpu", world_size=1)
-
-    found = device_slots(replace(study, environment=environment), None).cores
-
-    assert found == (min(os.sched_getaffinity(0)),)
+    assert device_slots(replace(study, environment=environment), visible) == slots
 
 
 def test_every_process_of_a_job_stays_on_its_cores(launcher, tmp_path):

@@ -183,37 +183,31 @@ def test_what_goes_wrong_here_ends_all_jobs_first(together, processes):
     assert set(processes()) - warm == set()
 
 
-def test_a_launcher_that_starts_nothing_ends_all_and_is_heard(study, launcher, tmp_path):
-    class Broken:
-        def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
-            raise EnvironmentFault("no processes here; start some")
+class Broken:
+    """A launcher that starts nothing, and notes when it is closed."""
 
-        def close(self):
-            """Nothing is kept."""
+    def __init__(self, closed):
+        self._closed = closed
 
-    folders = [tmp_path / "0", tmp_path / "1"]
+    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
+        raise EnvironmentFault("no processes here; start some")
+
+    def close(self):
+        self._closed.append(self)
+
+
+def test_a_launcher_that_starts_nothing_ends_all_and_those_made_are_closed(
+    study, launcher, tmp_path
+):
+    folders = [tmp_path / str(place) for place in range(3)]
     for folder in folders:
         folder.mkdir()
-    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, lambda _: None, Broken)
+    closed = []
+    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, print, lambda: Broken(closed))
 
     with pytest.raises(EnvironmentFault, match="no processes here"):
-        evaluator.evaluate_together(study, [PLAIN, SHARDED], folders, 0)
-
-
-def test_launchers_that_were_made_are_closed_and_the_callers_is_not():
-    closed = []
-
-    class Noting:
-        def __init__(self, name):
-            self.name = name
-
-        def close(self):
-            closed.append(self.name)
-
-    evaluator = TrialEvaluator(BuiltinRecipe(), Noting("first"), print, lambda: Noting("more"))
-    evaluator._launchers_for(3)
-
+        evaluator.evaluate_together(study, [PLAIN, SHARDED, PLAIN], folders, 0)
     evaluator.close()
     evaluator.close()
 
-    assert closed == ["more", "more"]
+    assert len(closed) == 2

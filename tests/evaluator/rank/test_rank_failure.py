@@ -56,18 +56,12 @@ def test_a_failure_is_written_whole(tmp_path):
     }
 
 
-def test_a_type_of_another_module_is_written_with_its_name(written):
-    assert written(OutOfRangeError("9")).type == f"{__name__}.OutOfRangeError"
-
-
-def test_a_message_without_end_is_cut_so_that_it_can_be_read(written):
-    assert len(written(ValueError("x" * 20_000_000)).message) == 10_000
-
-
-def test_a_failure_that_holds_itself_is_written_once(written):
+def test_a_failure_has_the_full_name_of_its_type_a_bounded_message_and_each_cause_once(written):
     error = RuntimeError("round and round")
     error.__cause__ = error
 
+    assert written(OutOfRangeError("9")).type == f"{__name__}.OutOfRangeError"
+    assert len(written(ValueError("x" * 20_000_000)).message) == 10_000
     assert written(error).causes == ()
 
 
@@ -85,6 +79,7 @@ def test_an_exception_is_told_with_the_line_that_raised_it(written):
         MemoryError(),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
         OSError(12, "Cannot allocate memory"),
+        ExceptionGroup("stages failed", [ValueError("a"), MemoryError("9 bytes")]),
     ],
 )
 def test_a_failed_allocation_is_found_behind_what_it_became(shortage, written):
@@ -92,28 +87,19 @@ def test_a_failed_allocation_is_found_behind_what_it_became(shortage, written):
 
     found = rank_finding(written(raised(RuntimeError("the schedule failed"), stage)))
 
+    inner = shortage.exceptions[1] if isinstance(shortage, ExceptionGroup) else shortage
     assert found.kind is FailureKind.OUT_OF_MEMORY
-    assert found.said.startswith(type(shortage).__name__)
+    assert found.said.startswith(type(inner).__name__)
 
 
-def test_a_failed_allocation_is_found_among_several_errors(written):
-    group = ExceptionGroup("stages failed", [ValueError("a"), MemoryError("9 bytes")])
-
-    assert rank_finding(written(group)).said == "MemoryError: 9 bytes"
-
-
-def test_a_lost_connection_behind_a_wrapper_is_still_nobodys_fault(written):
+def test_a_lost_connection_behind_a_wrapper_is_nobodys_fault_but_an_ordinary_error_is(written):
     lost = RuntimeError("Connection closed by peer")
 
     found = rank_finding(written(raised(RuntimeError("stage 0 failed"), lost)))
+    ordinary = rank_finding(written(raised(ValueError("no layer 9"), KeyError(9))))
 
     assert found.kind is FailureKind.INFRASTRUCTURE
-
-
-def test_of_ordinary_errors_the_one_that_was_thrown_is_told(written):
-    found = rank_finding(written(raised(ValueError("no layer 9"), KeyError(9))))
-
-    assert str(found) == "ValueError: no layer 9"
+    assert str(ordinary) == "ValueError: no layer 9"
 
 
 def test_an_exception_about_a_child_process_is_a_cause_and_not_only_an_end(written):
@@ -142,19 +128,10 @@ def elastic(folder: Path, local_rank: int, error: object, *, at: int = 1) -> Non
 def test_error_files_of_torchrun_are_read_in_the_order_of_their_times(tmp_path):
     elastic(tmp_path, 0, "RuntimeError: Connection closed by peer", at=1795211693)
     elastic(tmp_path, 1, "ValueError: wrong shape", at=1795211692)
+    (tmp_path / "rank2.torchelastic.json").write_text('{"message": {}}')
 
     first, second = elastic_findings(tmp_path)
 
-    assert (first.rank, first.said, first.where) == (
-        1,
-        "ValueError: wrong shape",
-        " at t.py:4 in main",
-    )
+    told = first.rank, first.said, first.where
+    assert told == (1, "ValueError: wrong shape", " at t.py:4 in main")
     assert (second.rank, second.kind) == (0, FailureKind.INFRASTRUCTURE)
-
-
-def test_error_files_that_are_none_are_passed_over(tmp_path):
-    elastic(tmp_path, 0, "ValueError: wrong shape")
-    next(tmp_path.iterdir()).write_text('{"message": {}}')
-
-    assert elastic_findings(tmp_path) == []

@@ -1,5 +1,6 @@
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,37 +35,44 @@ class CountedWork:
         return self.losses
 
 
-def clock_over(work: CountedWork, folder: Path, *, rank: int = 0) -> StepClock:
-    return StepClock(work, device=torch.device("cpu"), progress=Progress(folder, rank=rank))
+@pytest.fixture
+def clock(tmp_path: Path) -> Callable[..., StepClock]:
+    """Makes the clock of a rank's work."""
+
+    def over(work: CountedWork, *, rank: int = 0) -> StepClock:
+        return StepClock(work, device=torch.device("cpu"), progress=Progress(tmp_path, rank=rank))
+
+    return over
 
 
-def test_steps_are_numbered_on_through_the_phases(tmp_path):
+def test_steps_are_numbered_on_through_the_phases_and_beat_as_they_begin(clock, tmp_path):
     work = CountedWork()
-    clock = clock_over(work, tmp_path)
+    timing = clock(work)
+    with pytest.raises(RuntimeError, match="no step was run"):
+        _ = timing.tokens_per_step
 
-    warmup = clock.run(Phase.WARMUP, 2)
-    timed = clock.run(Phase.TIMED, 3)
+    warmup = timing.run(Phase.WARMUP, 1)
+    timed = timing.run(Phase.TIMED, 2)
+    clock(CountedWork(), rank=1)
 
-    assert work.steps == [0, 1, 2, 3, 4]
-    assert (len(warmup), len(timed)) == (2, 3)
-    assert clock.tokens_per_step == 64
+    assert work.steps == [0, 1, 2]
+    assert (len(warmup), len(timed), timing.tokens_per_step) == (1, 2, 64)
+    instants = [instant for window in timed for instant in window]
+    assert instants == sorted(instants)
+    lines = (tmp_path / progress_name(0)).read_text().splitlines()
+    beats = [(beat["phase"], beat["step"]) for beat in map(json.loads, lines)]
+    assert beats == [("warmup", 0), ("warmup", None), *(("timed", n) for n in (1, 2, None))]
+    files = sorted(path.name for path in tmp_path.iterdir())
+    assert files == ["rank0.progress.jsonl", "rank1.progress.jsonl"]
 
 
-def test_a_fixed_number_of_steps_needs_no_word_between_ranks(tmp_path):
-    clock = clock_over(CountedWork(), tmp_path)
+def test_a_fixed_number_of_steps_needs_no_word_between_ranks(clock):
+    measure = Measure(warmup_steps=0, timed_steps=4, profiled_steps=0)
 
-    timed, stopped = clock.sample(Measure(warmup_steps=0, timed_steps=4, profiled_steps=0))
+    timed, stopped = clock(CountedWork()).sample(measure)
 
     assert not dist.is_initialized()
     assert (len(timed), stopped) == (4, None)
-
-
-def test_windows_follow_each_other(tmp_path):
-    clock = clock_over(CountedWork(), tmp_path)
-
-    instants = [instant for window in clock.run(Phase.TIMED, 4) for instant in window]
-
-    assert instants == sorted(instants)
 
 
 class MarkingWork(CountedWork):
@@ -78,68 +86,29 @@ class MarkingWork(CountedWork):
         return [self._mark_ns]
 
 
-def test_marks_stand_between_the_start_and_the_end_of_their_step(tmp_path):
-    clock = clock_over(MarkingWork(), tmp_path)
-
-    windows = clock.run(Phase.TIMED, 2)
+def test_marks_stand_between_the_start_and_the_end_of_their_step(clock):
+    windows = clock(MarkingWork()).run(Phase.TIMED, 2)
 
     assert [len(window) for window in windows] == [3, 3]
     instants = [instant for window in windows for instant in window]
     assert instants == sorted(instants)
 
 
-def test_steps_that_feed_other_work_do_not_compare(tmp_path):
-    clock = clock_over(CountedWork(grows_at=1), tmp_path)
-
+def test_steps_that_feed_other_work_do_not_compare(clock):
     with pytest.raises(UnequalStepsError, match="step 1 fed 65 tokens, the one before 64"):
-        clock.run(Phase.TIMED, 2)
+        clock(CountedWork(grows_at=1)).run(Phase.TIMED, 2)
 
 
-def test_no_tokens_are_claimed_before_a_step(tmp_path):
-    clock = clock_over(CountedWork(), tmp_path)
-
-    with pytest.raises(RuntimeError, match="no step was run"):
-        _ = clock.tokens_per_step
-
-
-def test_rank_0_writes_each_beat_at_once(tmp_path):
-    clock = clock_over(CountedWork(), tmp_path)
-
-    clock.run(Phase.WARMUP, 1)
-    clock.run(Phase.TIMED, 1)
-
-    lines = (tmp_path / progress_name(0)).read_text().splitlines()
-    beats = [json.loads(line) for line in lines]
-    assert [(beat["phase"], beat["step"]) for beat in beats] == [
-        ("warmup", 0),
-        ("warmup", None),
-        ("timed", 1),
-        ("timed", None),
-    ]
-
-
-def test_every_rank_beats_into_a_file_of_its_own(tmp_path):
-    for rank in range(2):
-        clock_over(CountedWork(), tmp_path, rank=rank).run(Phase.WARMUP, 1)
-
-    files = sorted(path.name for path in tmp_path.iterdir())
-    assert files == ["rank0.progress.jsonl", "rank1.progress.jsonl"]
-
-
-@pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_fails(loss):
+@pytest.mark.parametrize("loss", [5.5, float("nan"), float("inf")])
+def test_losses_are_kept_unless_one_is_no_number(loss):
     work = CountedWork()
     work.losses = [6.0, loss]
 
-    with pytest.raises(LossError, match="the loss of step 1 is"):
-        finite_losses(work)
-
-
-def test_losses_are_kept_as_they_are():
-    work = CountedWork()
-    work.losses = [6.0, 5.5]
-
-    assert finite_losses(work) == [6.0, 5.5]
+    if loss == 5.5:
+        assert finite_losses(work) == [6.0, 5.5]
+    else:
+        with pytest.raises(LossError, match="the loss of step 1 is"):
+            finite_losses(work)
 
 
 @pytest.mark.parametrize(

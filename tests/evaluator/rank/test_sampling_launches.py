@@ -16,13 +16,13 @@ ALWAYS_SLOWER_S, NEVER_SLOWER_S = 1e-9, 1e9
 
 @pytest.fixture
 def evaluated(study, launcher, tmp_path):
-    """Launches the small study, or another entry in it, with these numbers of steps."""
+    """Launches the small study, or what differs from it, with these numbers of steps."""
 
-    def evaluate(entry=None, *, profiled_steps=0, **measure):
+    def evaluate(recipe=None, *, workload=study.workload, profiled_steps=0, **measure):
         asked = replace(study.measure, profiled_steps=profiled_steps, **measure)
-        recipe = BuiltinRecipe() if entry is None else OtherEntry(entry)
-        evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
-        return evaluator.evaluate(replace(study, measure=asked), CONFIG, tmp_path)
+        evaluator = TrialEvaluator(recipe or BuiltinRecipe(), launcher, lambda _: None)
+        changed = replace(study, workload=workload, measure=asked)
+        return evaluator.evaluate(changed, CONFIG, tmp_path)
 
     return evaluate
 
@@ -69,35 +69,29 @@ def test_a_launch_that_knows_its_median_is_still_profiled(evaluated, tmp_path):
 
 def test_all_ranks_judge_by_the_slowest_of_them(evaluated):
     """Rank 0 alone would never stop: its own steps last no time."""
-    outcome = evaluated("timed_entries:one_slow_rank", max_timed_steps=12, stop_above_s=0.005)
+    recipe = OtherEntry("timed_entries:one_slow_rank")
+
+    outcome = evaluated(recipe, max_timed_steps=12, stop_above_s=0.005)
 
     assert outcome.measurement.stopped == "slower"
     assert [len(steps) for steps in outcome.measurement.step_times_s] == [3, 3]
 
 
-def test_inference_is_sampled_alike(study, launcher, tmp_path):
-    workload = replace(study.workload, phase="inference", output_length=4)
-    measure = replace(
-        study.measure, profiled_steps=0, max_timed_steps=8, step_precision=NEVER_PRECISE
-    )
-    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, lambda _: None)
+def test_inference_is_sampled_alike(study, evaluated):
+    serving = replace(study.workload, phase="inference", output_length=4)
 
-    outcome = evaluator.evaluate(
-        replace(study, workload=workload, measure=measure), CONFIG, tmp_path
-    )
+    outcome = evaluated(workload=serving, max_timed_steps=8, step_precision=NEVER_PRECISE)
 
     assert isinstance(outcome, Measured), outcome
     assert outcome.measurement.stopped == "most_steps"
     assert [len(steps) for steps in outcome.measurement.serving.first_token_times_s] == [8, 8]
 
 
-def test_a_rank_that_hangs_between_looks_is_found_by_its_step(study, launcher, tmp_path):
+def test_a_rank_that_hangs_between_looks_is_found_by_its_step(evaluated):
     """Its peer waits for it outside of any step, for the times of a block."""
-    measure = replace(study.measure, hang_after_s=1, stop_above_s=NEVER_SLOWER_S)
     recipe = OtherEntry("bad_entries:misbehave", what="sleep", rank=1, step=3)
-    evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
 
-    failed = evaluator.evaluate(replace(study, measure=measure), CONFIG, tmp_path)
+    failed = evaluated(recipe, hang_after_s=1, stop_above_s=NEVER_SLOWER_S)
 
     assert isinstance(failed, Failed)
     assert failed.kind is FailureKind.HANG

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.launchers import interleaved as together
+from evaluator.launchers import interleaved
 from evaluator.launchers.interleaved import fits_together, turn_orders
 from evaluator.ports import Job, JobResult
 from evaluator.rank.job import Measure
@@ -74,7 +74,6 @@ def test_each_turn_after_the_warm_up_has_one_step_more_than_it_keeps(
 
 
 def test_between_turns_no_step_is_under_way(tmp_path):
-    progress = Progress(tmp_path, rank=0)
     last = []
 
     class Looking(Told):
@@ -83,10 +82,10 @@ def test_between_turns_no_step_is_under_way(tmp_path):
             last.append(beats[-1])
             return super().wait()
 
+    progress = Progress(tmp_path, rank=0)
     progress.beat(Phase.SETUP)
-    StepClock(Steps(), device=torch.device("cpu"), progress=progress).take_turns(
-        MEASURE, Looking(3)
-    )
+    clock = StepClock(Steps(), device=torch.device("cpu"), progress=progress)
+    clock.take_turns(MEASURE, Looking(3))
 
     assert len(last) == 4
     assert all('"step": null' in beat for beat in last)
@@ -106,7 +105,9 @@ def pipes(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("order", "goes_on"), [(GO, True), (NO_MORE, False)])
-def test_a_rank_says_that_it_is_ready_and_then_waits_for_an_order(pipes, order, goes_on):
+def test_a_rank_says_that_it_is_ready_and_then_waits_for_an_order(
+    pipes, order, goes_on, monkeypatch
+):
     told = []
     rank = threading.Thread(target=lambda: told.append(open_gate(0).wait()))
     rank.start()
@@ -117,19 +118,18 @@ def test_a_rank_says_that_it_is_ready_and_then_waits_for_an_order(pipes, order, 
     rank.join()
 
     assert told == [goes_on]
-
-
-def test_a_job_that_has_the_machine_to_itself_has_no_gate(monkeypatch):
-    monkeypatch.delenv(TURNS_VARIABLE, raising=False)
-
+    monkeypatch.delenv(TURNS_VARIABLE)
     assert open_gate(0) is None
 
 
-def test_two_jobs_go_forward_and_back_and_the_seed_says_who_begins():
+def test_two_jobs_go_forward_and_back_and_three_are_in_any_order_equally_often():
     assert {turn_orders(2, 4, seed) for seed in range(10)} == {
         ((0, 1), (1, 0), (0, 1), (1, 0)),
         ((1, 0), (0, 1), (1, 0), (0, 1)),
     }
+    counts = Counter(turn_orders(3, 6000, seed=5))
+    assert len(counts) == 6
+    assert max(counts.values()) < 1.2 * min(counts.values())
 
 
 @given(st.integers(1, 6), st.integers(1, 20), st.integers(0, 2**32))
@@ -139,13 +139,6 @@ def test_each_job_has_one_turn_in_each_order(count, turn_count, seed):
     assert len(orders) == turn_count
     assert all(sorted(order) == list(range(count)) for order in orders)
     assert orders == turn_orders(count, turn_count, seed)
-
-
-def test_three_jobs_are_in_any_order_equally_often():
-    counts = Counter(turn_orders(3, 6000, seed=5))
-
-    assert len(counts) == 6
-    assert max(counts.values()) < 1.2 * min(counts.values())
 
 
 class Rank:
@@ -177,7 +170,7 @@ def run(tmp_path):
 
     def run_jobs(launchers, orders, on_phase=lambda _: None):
         job = Job(argv=(), world_size=1, files={}, timeout_s=7)
-        return together.run_interleaved(
+        return interleaved.run_interleaved(
             [job] * len(launchers),
             [tmp_path] * len(launchers),
             launchers,
@@ -188,9 +181,8 @@ def run(tmp_path):
     return run_jobs
 
 
-def test_all_warm_up_and_then_step_in_the_given_orders(run):
+def test_all_warm_up_and_then_step_in_the_given_orders_with_the_time_of_all(run):
     notes = []
-
     threads = threading.enumerate()
 
     ended = run([Rank(name, notes) for name in "ABC"], [(2, 0, 1), (1, 0, 2)])
@@ -198,13 +190,8 @@ def test_all_warm_up_and_then_step_in_the_given_orders(run):
     assert "".join(notes[:9]) == "ABC" + "CAB" + "BAC"
     assert sorted(notes[9:]) == ["A goes home", "B goes home", "C goes home"]
     assert ended.first_to_fail is None
-    assert threading.enumerate() == threads
-
-
-def test_each_job_has_the_time_of_all(run):
-    ended = run([Rank(name, []) for name in "ABC"], [])
-
     assert [result.wall_s for result in ended.results] == [21, 21, 21]
+    assert threading.enumerate() == threads
 
 
 @pytest.mark.parametrize(
@@ -236,10 +223,6 @@ def test_an_error_among_those_who_give_turns_sends_all_home(run):
     assert sorted(notes[2:]) == ["A goes home", "B goes home"]
 
 
-def changed(study, part, **changes):
-    return replace(study, **{part: replace(getattr(study, part), **changes)})
-
-
 @pytest.mark.parametrize(
     ("peaks", "fits"),
     [
@@ -250,20 +233,21 @@ def changed(study, part, **changes):
     ],
 )
 def test_launches_are_together_that_take_half_of_what_is_free(study, monkeypatch, peaks, fits):
-    monkeypatch.setattr(together, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(interleaved, "free_memory_bytes", lambda: 1000)
 
     assert fits_together(study, peaks) is fits
 
 
 @pytest.mark.parametrize(
-    ("part", "changes"),
+    ("part", "changes", "fits"),
     [
-        ("measure", {"together": "never"}),
-        ("environment", {"device": "cuda"}),
-        ("launch", {"recipe": "command"}),
+        ("launch", {"recipe": "collectives"}, True),
+        ("launch", {"recipe": "command"}, False),
+        ("measure", {"together": "never"}, False),
+        ("environment", {"device": "cuda"}, False),
     ],
 )
-def test_some_launches_are_never_together(study, part, changes):
-    assert fits_together(changed(study, "launch", recipe="collectives"), [(1,), (1,)])
-    assert fits_together(study, [(1,), (1,)])
-    assert not fits_together(changed(study, part, **changes), [(1,), (1,)])
+def test_some_launches_are_never_together(study, part, changes, fits):
+    changed = replace(study, **{part: replace(getattr(study, part), **changes)})
+
+    assert fits_together(changed, [(1,), (1,)]) is fits

@@ -1,6 +1,7 @@
 """A setup becomes a job: what ranks are told, what their environment holds, who starts them."""
 
 import sys
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -17,13 +18,7 @@ from evaluator.recipes.collectives import (
 )
 from evaluator.workloads.collectives.operations import (
     AdapterName,
-    Collective,
-    Compression,
-    DType,
     ExchangeJob,
-    Operation,
-    ReduceOp,
-    Repeated,
     Setup,
 )
 from records.errors import EnvironmentFault, StudyError
@@ -70,36 +65,20 @@ def settings(device="cpu", **config):
 
 
 def test_ranks_are_told_the_mix_and_the_setup():
-    job = told(
-        job_of(
-            in_flight=2,
-            fusion_bytes=4096,
-            chunk_count=3,
-            compression="bf16",
-            gloo_threads=1,
-            gloo_interfaces="lo,lo",
-        )
-    )
+    setup = {"in_flight": 2, "fusion_bytes": 4096, "chunk_count": 3, "compression": "bf16"}
+    setup |= {"gloo_threads": 1, "gloo_interfaces": "lo,lo"}
 
-    assert job.messages == (
-        Repeated(
-            operation=Operation(
-                collective=Collective.ALL_REDUCE, size_bytes=1 << 20, reduce_op=ReduceOp.AVG
-            ),
-            count=3,
-        ),
-        Repeated(
-            operation=Operation(collective=Collective.BROADCAST, size_bytes=256, dtype=DType.INT64)
-        ),
-    )
-    assert job.setup == Setup(
-        in_flight=2,
-        fusion_bytes=4096,
-        chunk_count=3,
-        compression=Compression.BF16,
-        gloo_threads=1,
-        gloo_interfaces="lo,lo",
-    )
+    job = told(job_of(**setup))
+
+    assert [(each.operation.collective, each.count) for each in job.messages] == [
+        ("all_reduce", 3),
+        ("broadcast", 1),
+    ]
+    assert [asdict(each.operation) for each in job.messages] == [
+        {"collective": "all_reduce", "size_bytes": 1 << 20, "dtype": "float32", "reduce_op": "avg"},
+        {"collective": "broadcast", "size_bytes": 256, "dtype": "int64", "reduce_op": "sum"},
+    ]
+    assert job.setup == replace(Setup(), **setup)
     assert (job.entry, job.world_size, job.threads_per_rank) == (f"{MODULE}:exchange", 2, 3)
     assert (job.measure.warmup_steps, job.measure.profiled_steps) == (1, 0)
 
@@ -143,23 +122,32 @@ def test_mpirun_starts_the_ranks_of_mpi_and_is_told_its_parameters():
         ({"nccl_p2p_disable": True, "nccl_p2p_level": "NVL"}, {"NCCL_P2P_DISABLE": "1"}),
         ({"nccl_cross_nic": 0}, {}),
         ({"backend": "gloo", "nccl_algo": "Tree"}, {}),
+        (
+            {"nccl_algo": "CollnetDirect"},
+            {"NCCL_ALGO": "CollnetDirect", "NCCL_COLLNET_ENABLE": "1"},
+        ),
     ],
 )
 def test_nccl_is_told_what_differs_and_has_an_effect(config, variables):
     assert nccl_variables(settings(device="cuda", **config)) == variables
 
 
-def test_an_algorithm_in_the_network_turns_its_support_on():
-    across = {**settings(device="cuda"), "nccl_algo": "CollnetDirect", "nccl_cross_nic": 0}
-
-    assert nccl_variables(across) == {
-        "NCCL_ALGO": "CollnetDirect",
-        "NCCL_COLLNET_ENABLE": "1",
-        "NCCL_CROSS_NIC": "0",
-    }
-
-
 TUNED = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_priority": "100"}
+
+
+SHARED = {"ompi_btl": "shared_memory", "ompi_eager_limit": 1024, "ompi_single_copy": "none"}
+SHARED_4 = {
+    "pml": "ob1",
+    "btl": "self,vader",
+    "btl_vader_eager_limit": "1024",
+    "btl_vader_single_copy_mechanism": "none",
+}
+SHARED_5 = {
+    "pml": "ob1",
+    "btl": "self,sm",
+    "btl_sm_eager_limit": "1024",
+    "smsc": "^cma,knem,xpmem",
+}
 
 
 @pytest.mark.parametrize(
@@ -185,37 +173,14 @@ TUNED = {"coll_tuned_use_dynamic_rules": "1", "coll_tuned_priority": "100"}
         ({"ompi_allreduce_algorithm": "ring", "in_flight": 2}, {}),
         ({"ompi_btl": "tcp"}, {"pml": "ob1", "btl": "self,tcp"}),
         ({"ompi_btl": "tcp", "ompi_single_copy": "none"}, {"pml": "ob1", "btl": "self,tcp"}),
+        (SHARED, {4: SHARED_4, 5: SHARED_5}),
     ],
 )
 @pytest.mark.parametrize("major_version", [4, 5])
 def test_open_mpi_is_told_what_differs_and_has_an_effect(config, parameters, major_version):
     found = open_mpi_variables(settings(comm_adapter="mpi", **config), major_version)
 
-    assert found == {f"OMPI_MCA_{name}": value for name, value in parameters.items()}
-
-
-@pytest.mark.parametrize(
-    ("major_version", "parameters"),
-    [
-        (
-            4,
-            {
-                "btl": "self,vader",
-                "btl_vader_eager_limit": "1024",
-                "btl_vader_single_copy_mechanism": "none",
-            },
-        ),
-        (5, {"btl": "self,sm", "btl_sm_eager_limit": "1024", "smsc": "^cma,knem,xpmem"}),
-    ],
-)
-def test_shared_memory_has_other_names_since_open_mpi_5(major_version, parameters):
-    asked = settings(
-        comm_adapter="mpi", ompi_btl="shared_memory", ompi_eager_limit=1024, ompi_single_copy="none"
-    )
-
-    found = open_mpi_variables(asked, major_version)
-
-    expected = {"pml": "ob1", **parameters}
+    expected = parameters.get(major_version, parameters)
     assert found == {f"OMPI_MCA_{name}": value for name, value in expected.items()}
 
 
@@ -266,32 +231,31 @@ def test_what_an_adapter_lacks_is_asked_in_another_process():
     assert "\n" not in (reason or "")
 
 
-def test_parameters_of_open_mpi_are_refused_for_another_library(monkeypatch):
-    other = MpiLibrary(kind="mpich", version="4.3.0", mpirun="/bin/mpirun")
-    monkeypatch.setattr(machine, "mpi_library", lambda: other)
-    monkeypatch.setattr(availability, "mpi_library", lambda: other)
-    adapter = Dimension(name="comm_adapter", choices=("mpi",))
-
-    with pytest.raises(StudyError, match=r"ompi_coll: the MPI here is mpich 4\.3\.0"):
-        CollectivesRecipe().check(exchanging(adapter, Dimension(name="ompi_coll")))
-
-
 @pytest.mark.parametrize(
-    ("name", "sentence"),
+    ("knobs", "sentence"),
     [
-        ("ompi_btl", 'no configuration uses MPI; give [space.comm_adapter] the choice "mpi"'),
-        ("nccl_algo", "nccl_algo: NCCL is for GPUs; leave them out"),
+        (
+            {"ompi_btl": None},
+            'no configuration uses MPI; give [space.comm_adapter] the choice "mpi"',
+        ),
+        (
+            {"ompi_coll": None, "comm_adapter": ("mpi",)},
+            "ompi_coll: the MPI here is mpich 4.3.0",
+        ),
+        ({"nccl_algo": None}, "nccl_algo: NCCL is for GPUs; leave them out"),
+        (
+            {"gloo_interfaces": ("lo", "lo,nowhere0")},
+            "nowhere0 is not a network interface here; there are lo",
+        ),
     ],
 )
-def test_a_knob_that_no_configuration_could_use_is_refused(name, sentence):
+def test_a_knob_that_no_configuration_could_use_is_refused(knobs, sentence, monkeypatch):
+    other = MpiLibrary(kind="mpich", version="4.3.0", mpirun="/bin/mpirun")
+    for module in (machine, availability):
+        monkeypatch.setattr(module, "mpi_library", lambda: other)
+    asked = (Dimension(name=name, choices=choices) for name, choices in knobs.items())
+
     with pytest.raises(StudyError) as refused:
-        CollectivesRecipe().check(exchanging(Dimension(name=name)))
+        CollectivesRecipe().check(exchanging(*asked))
 
     assert sentence in str(refused.value)
-
-
-def test_an_interface_that_is_not_here_is_refused():
-    study = exchanging(Dimension(name="gloo_interfaces", choices=("lo", "lo,nowhere0")))
-
-    with pytest.raises(StudyError, match=r"nowhere0 is not a network interface here; .*lo"):
-        CollectivesRecipe().check(study)

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import pytest
 
-from evaluator.recipes.catalog import recipe_of
 from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_document, table
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
@@ -65,10 +64,6 @@ def space_of(*messages: Message, **asked) -> Space:
 
 def check(candidate, *messages, **asked):
     return space_of(*messages, **asked).check(candidate)
-
-
-def test_a_study_finds_the_recipe_by_its_name():
-    assert isinstance(recipe_of(exchanging()), CollectivesRecipe)
 
 
 def test_defaults_are_those_of_the_setup_that_ranks_read():
@@ -248,33 +243,21 @@ def test_what_a_library_cannot_do_is_refused_with_the_reason(candidate, asked, r
     assert any(reason in fault for fault in faults), faults
 
 
-@pytest.mark.parametrize("size", [0, 4096, 1 << 20, 1 << 30])
-def test_a_power_of_two_is_a_buffer(size):
-    assert not isinstance(
-        check({"nccl_buffsize": size}, device="cuda", knobs={"nccl_buffsize": (size,)}), tuple
-    )
-
-
-def test_rules_that_nothing_can_break_are_left_out():
+def test_rules_that_nothing_can_break_are_left_out_and_a_power_of_two_is_a_buffer():
     assert completed(knobs={"in_flight": ...}).space.constraints == ()
+    for size in (0, 4096, 1 << 30):
+        asked = {"device": "cuda", "knobs": {"nccl_buffsize": (size,)}}
+        config = check({"nccl_buffsize": size}, **asked)
+        assert not isinstance(config, tuple)
 
 
-def test_the_name_of_a_rule_is_taken():
+def test_what_is_no_exchange_and_the_name_of_a_rule_are_refused():
     own = Constraint(name="nccl_threads", expression="nccl_nthreads == 0")
+    training = Workload(name="w", global_batch=1, sequence_length=1)
 
     with pytest.raises(StudyError, match="'nccl_threads' is the name of a rule of the collectives"):
         completed(knobs={"nccl_nthreads": ...}, constraints=(own,))
-
-
-def test_an_odd_number_of_ranks_cannot_be_paired():
     with pytest.raises(StudyError, match="send_recv pairs ranks, and world_size 3 leaves one"):
         completed(Message(collective="send_recv", size_bytes=8), ranks=3)
-
-
-def test_a_training_job_is_not_exchanged():
-    training = Workload(name="w", global_batch=1, sequence_length=1)
-
-    with pytest.raises(
-        StudyError, match=r"phase 'training': the collectives recipe only .*message"
-    ):
+    with pytest.raises(StudyError, match=r"phase 'training': the collectives recipe .*message"):
         CollectivesRecipe().complete(replace(exchanging(), workload=training))

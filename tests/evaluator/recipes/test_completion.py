@@ -43,12 +43,14 @@ def test_micro_batches_are_all_that_divide_the_batch(batch, study):
     assert found.choices == tuple(sorted({*small, *(batch // part for part in small), batch}))
 
 
-def test_what_a_study_says_of_a_knob_stays(study):
+def test_what_a_study_says_of_a_knob_stays_and_a_complete_study_as_it_is(study):
     given = Dimension(
         name="cp", range=Range(low=1, high=4, scale="doubling"), when="pp == 1", description="mine"
     )
+    once = searching(study, given, *knobs("tp", "pp", "pipeline_schedule", "dp_shard"))
 
-    assert searching(study, given, *knobs("pp")).space.dimensions[0] == given
+    assert once.space.dimensions[0] == given
+    assert BuiltinRecipe().complete(once) == once
 
 
 @pytest.mark.parametrize(
@@ -73,27 +75,20 @@ def test_every_knob_has_a_default_and_threads_are_the_launch_s(study):
     launch = replace(study.launch, threads_per_rank=2)
     defaults = searching(study, *knobs("tp"), launch=launch).space.defaults
 
-    assert (defaults["tp"], defaults["pipeline_schedule"], defaults["compile"]) == (
-        1,
-        "1f1b",
-        False,
-    )
+    told = defaults["tp"], defaults["pipeline_schedule"], defaults["compile"]
+    assert told == (1, "1f1b", False)
     assert defaults["threads_per_rank"] == 2
     assert {type(value) for value in defaults.values()} == {int, bool, str}
 
 
-def test_a_complete_study_stays_as_it_is(study):
-    once = searching(study, *knobs("tp", "pp", "pipeline_schedule", "micro_batch", "dp_shard"))
-
-    assert BuiltinRecipe().complete(once) == once
-
-
 def test_only_rules_that_could_be_broken_are_told(study):
-    assert "heads" not in rules(searching(study, *knobs("tp")))
+    assert {"heads", "memory"} & rules(searching(study, *knobs("tp"))).keys() == set()
     few = replace(study.workload, layer_count=4, head_count=2, kv_head_count=2)
     assert "heads" in rules(searching(study, *knobs("tp"), workload=few))
     assert "layers" not in rules(searching(study, *knobs("tp", "pp")))
     assert "pipeline_fill" in rules(searching(study, *knobs("tp", "pp", "micro_batch")))
+    launch = replace(study.launch, memory_budget_bytes=1 << 26)
+    assert "memory" in rules(searching(study, *knobs("tp"), launch=launch))
 
 
 def test_a_rule_that_is_broken_whatever_is_searched_ends_the_study(study):
@@ -120,33 +115,19 @@ def test_all_ranks_are_used_unless_the_objective_counts_them(objective, sign, st
     assert told["ranks"] == f"dp_replicate * dp_shard * tp * cp * pp {sign} world_size"
 
 
-def test_a_study_s_own_rule_about_ranks_comes_first(study):
-    own = Constraint(name="ranks", expression="tp >= 2")
+def test_a_study_s_own_rule_about_ranks_comes_first_and_other_names_are_taken(study):
+    own, taken = (
+        Constraint(name="ranks", expression="tp >= 2"),
+        Constraint(name="batch", expression="micro_batch > 1"),
+    )
 
     told = rules(searching(study, *knobs("tp", "pp"), constraints=(own,)))
     assert told["ranks"] == "tp >= 2"
     assert "<= world_size" in told["world"]
-
-
-def test_the_name_of_a_rule_without_which_nothing_runs_is_taken(study):
-    own = Constraint(name="batch", expression="micro_batch > 1")
-
     with pytest.raises(StudyError, match="'batch' is the name of a rule of the builtin recipe"):
-        searching(study, *knobs("tp", "micro_batch"), constraints=(own,))
-
-
-def test_a_study_that_cannot_use_all_ranks_is_told_how_to_use_fewer(study):
+        searching(study, *knobs("tp", "micro_batch"), constraints=(taken,))
     with pytest.raises(StudyError, match="search one of them, or give a constraint 'ranks' of yo"):
         searching(study, *knobs("micro_batch"))
-
-
-# Memory.
-
-
-def test_memory_is_a_rule_where_it_is_known(study):
-    assert "memory" not in rules(searching(study, *knobs("tp")))
-    launch = replace(study.launch, memory_budget_bytes=1 << 26)
-    assert "memory" in rules(searching(study, *knobs("tp"), launch=launch))
 
 
 # Phases and experts.

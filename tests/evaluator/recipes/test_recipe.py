@@ -12,67 +12,7 @@ from records.errors import StudyError
 from records.trial import Config
 from records.workload import Message
 
-GOLDEN = """{
- "entry": "evaluator.workloads.training:train",
- "world_size": 2,
- "device": "cpu",
- "init_method": "env://",
- "measure": {
-  "warmup_steps": 1,
-  "timed_steps": 5,
-  "profiled_steps": 1,
-  "max_timed_steps": 5,
-  "step_precision": 0.03,
-  "stop_above_s": null
- },
- "memory_budget_bytes": null,
- "workload": {
-  "layer_count": 2,
-  "hidden_size": 32,
-  "head_count": 2,
-  "kv_head_count": 2,
-  "ffn_size": 64,
-  "vocab_size": 64,
-  "sequence_length": 32,
-  "global_batch": 8,
-  "precision": "fp32",
-  "seed": 42,
-  "expert_count": 0,
-  "experts_per_token": 0,
-  "shared_expert_count": 0,
-  "expert_ffn_size": 0,
-  "dense_layer_count": 0,
-  "output_length": 0,
-  "head_size": 0,
-  "text_file": null
- },
- "config": {
-  "dp_replicate": 1,
-  "dp_shard": 2,
-  "tp": 1,
-  "cp": 1,
-  "pp": 1,
-  "ep": 1,
-  "micro_batch": 4,
-  "activation_checkpointing": "none",
-  "sequence_parallel": true,
-  "loss_parallel": true,
-  "pipeline_schedule": "1f1b",
-  "stages_per_rank": 1,
-  "context_method": "ring",
-  "compile": false,
-  "ddp_bucket_mib": 25,
-  "ddp_bucket_view": true,
-  "ddp_static_graph": false,
-  "ddp_comm_hook": "none",
-  "fsdp_reshard": "auto",
-  "fsdp_prefetch": 0,
-  "fsdp_reduction": "parameter",
-  "optimizer_loop": "foreach",
-  "attention_backend": "auto",
-  "threads_per_rank": 1
- }
-}"""
+GOLDEN = Path(__file__).with_name("golden") / "job.json"
 
 
 def written(study, **knobs) -> Job:
@@ -96,49 +36,34 @@ def refusal(study, **knobs) -> str:
 def test_the_job_of_a_configuration_is_written_out_in_full(study):
     job = BuiltinRecipe().job(study, Config({"dp_shard": 2, "micro_batch": 4}))
 
-    assert job.files == {"job.json": GOLDEN}
+    assert job.files == {"job.json": GOLDEN.read_text(encoding="utf-8").rstrip()}
     assert job.world_size == 2
     assert job.modules == ("evaluator.workloads.training",)
     assert (job.timeout_s, job.hang_after_s) == (60, study.measure.hang_after_s)
     assert job.environment == {}
-    assert parse(Job, GOLDEN).world_size == 2
 
 
-def test_a_cold_start_names_no_path_of_this_machine(study):
-    job = BuiltinRecipe().job(study, Config({"tp": 2}))
+def test_a_cold_start_names_no_path_of_this_machine_and_a_warm_one_what_is_imported(study):
+    recipe, cold = BuiltinRecipe(), replace(study, launch=replace(study.launch, start="cold"))
+    job = recipe.job(cold, Config({"tp": 2}))
+    compiled, plain = (recipe.job(study, Config({"compile": on})) for on in (True, False))
 
     python = Path(sys.executable).name
     assert " ".join(job.argv) == (
         f"{python} -P -m torch.distributed.run --standalone --nproc-per-node=2 "
         f"--no-python {python} -P -m evaluator.rank.main job.json"
     )
-
-
-def test_only_a_warm_start_asks_for_imported_modules(study):
-    cold = replace(study, launch=replace(study.launch, start="cold"))
-
-    assert BuiltinRecipe().job(cold, Config({"tp": 2})).modules == ()
-
-
-def test_a_trial_that_compiles_finds_the_compiler_imported(study):
-    plain = BuiltinRecipe().job(study, Config({"compile": False}))
-    compiled = BuiltinRecipe().job(study, Config({"compile": True}))
-
+    assert job.modules == ()
     assert {*compiled.modules} - {*plain.modules} == {*COMPILER_MODULES}
 
 
-def test_a_memory_budget_and_threads_reach_the_job(study):
+def test_a_memory_budget_and_threads_reach_the_job_unless_a_knob_says_otherwise(study):
     launch = replace(study.launch, memory_budget_bytes=1 << 20, threads_per_rank=3)
     job = written(replace(study, launch=launch), tp=2)
+    own = written(replace(study, launch=launch), threads_per_rank=2)
 
     assert (job.memory_budget_bytes, job.config.threads_per_rank) == (1 << 20, 3)
-
-
-def test_a_knob_of_the_configuration_comes_before_what_the_launch_says(study):
-    launch = replace(study.launch, threads_per_rank=3)
-    job = written(replace(study, launch=launch), threads_per_rank=2)
-
-    assert job.config.threads_per_rank == 2
+    assert own.config.threads_per_rank == 2
 
 
 def test_the_degrees_multiply_to_the_ranks_that_are_started(study):
@@ -169,16 +94,13 @@ def test_a_rank_has_as_many_stages_as_its_schedule_asks_for(knobs, schedule, sta
     assert (config.pipeline_schedule, config.stages_per_rank) == (schedule, stages)
 
 
-def test_inference_starts_the_server(study):
+def test_inference_starts_the_server_and_training_knows_of_no_answers(study):
     serving = on(2, study, phase="inference", output_length=8)
     job = BuiltinRecipe().job(serving, Config({"tp": 2}))
 
     assert job.modules == ("evaluator.workloads.inference",)
     assert parse(Job, job.files["job.json"]).entry == "evaluator.workloads.inference:serve"
     assert parse(Job, job.files["job.json"]).workload.output_length == 8
-
-
-def test_training_knows_of_no_answers(study):
     assert written(on(2, study, output_length=8)).workload.output_length == 0
 
 

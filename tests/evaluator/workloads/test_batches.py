@@ -86,18 +86,13 @@ def test_a_text_gives_its_bytes_as_tokens(text):
         assert bytes(following.tolist())[:-1] == bytes(row.tolist())[1:]
 
 
-def test_a_text_stays_within_the_vocabulary(text):
+def test_a_text_of_exactly_one_sequence_is_enough_and_stays_within_the_vocabulary(text):
+    text.write_bytes(LETTERS[:17])
+
     tokens, _ = take(replace(WORKLOAD, vocab_size=10, text_file=str(text)))
 
-    assert int(tokens.max()) < 10
-
-
-def test_a_text_of_exactly_one_sequence_is_enough(text):
-    text.write_bytes(bytes(17))
-
-    tokens, _ = take(replace(WORKLOAD, text_file=str(text)))
-
     assert tokens.shape == (4, 16)
+    assert int(tokens.max()) < 10
 
 
 @pytest.mark.parametrize(
@@ -105,21 +100,17 @@ def test_a_text_of_exactly_one_sequence_is_enough(text):
     [
         (b"", r"text_file: \S+ has 0 bytes, but a sequence takes 17"),
         (bytes(16), r"text_file: \S+ has 16 bytes, but a sequence takes 17"),
-        (None, r"text_file: \S+ cannot be read: \[Errno 2\] .*"),
+        ("missing", r"text_file: \S+ cannot be read: \[Errno 2\] .*"),
+        ("folder", r"text_file: .* cannot be read"),
     ],
-    ids=["empty", "too_small", "missing"],
+    ids=["empty", "too_small", "missing", "folder"],
 )
 def test_a_text_that_gives_no_sequence_is_one_line(tmp_path, content, message):
-    path = tmp_path / "text"
-    if content is not None:
+    path = tmp_path if content == "folder" else tmp_path / "text"
+    if isinstance(content, bytes):
         path.write_bytes(content)
 
     with pytest.raises(JobError, match=message) as caught:
         take(replace(WORKLOAD, text_file=str(path)))
 
     assert "\n" not in str(caught.value)
-
-
-def test_a_folder_is_not_a_text(tmp_path):
-    with pytest.raises(JobError, match=r"text_file: .* cannot be read"):
-        take(replace(WORKLOAD, text_file=str(tmp_path)))

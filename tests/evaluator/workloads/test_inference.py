@@ -11,14 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.objective import scoring
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import DeviceKind, Job, JobError, Measure, Precision, Workload
 from evaluator.rank.main import RankContext
 from evaluator.samples import TOLERANCE, other_work
 from evaluator.workloads.inference import Inference, open_model, serve
 from evaluator.workloads.parallelize import Layout
-from records.study import Objective, Study
+from records.study import Study
 from records.trial import Config, Measured, Measurement
 from tests.evaluator.conftest import OtherEntry
 
@@ -182,18 +181,29 @@ def test_a_round_knows_nothing_of_the_one_before():
 @pytest.mark.parametrize(
     ("layout", "model"),
     [
-        *((layout, {}) for layout in LAYOUTS.values()),
+        *((layout, {}) for layout in (WHOLE, *LAYOUTS.values())),
         *((LAYOUTS[name], EXPERTS) for name in ("in_rounds", "dp_tp_in_rounds")),
     ],
-    ids=[*LAYOUTS, "experts_in_rounds", "experts_dp_tp_in_rounds"],
+    ids=["one_rank", *LAYOUTS, "experts_in_rounds", "experts_dp_tp_in_rounds"],
 )
-def test_every_layout_gives_the_same_answers(launched, layout, model):
+def test_every_layout_gives_the_same_answers_and_is_measured(launched, layout, model):
     expected = launched(WHOLE, **model)
 
     found = launched(layout, **model)
 
+    measurement = found.measurement
     assert found.answers(layout) == expected.answers(WHOLE)
-    assert found.measurement.losses == pytest.approx(expected.measurement.losses, rel=1e-5)
+    assert measurement.losses == pytest.approx(expected.measurement.losses, rel=1e-5)
+    values = {value.name: value.value for value in found.measured.metrics}
+    assert measurement.tokens_per_step == REQUESTS * (PROMPT + ANSWER)
+    assert 0 < values["ttft"] < values["step_time"]
+    assert 0 < values["tpot"] < values["step_time"]
+    assert values["output_tokens_per_s"] == pytest.approx(
+        values["tokens_per_s"] * ANSWER / (PROMPT + ANSWER)
+    )
+    served, rank_count = measurement.serving, len(measurement.step_times_s)
+    for times_s in (served.first_token_times_s, served.next_token_times_s):
+        assert [len(steps) for steps in times_s] == [5] * rank_count
 
 
 def test_ranks_that_share_a_replica_choose_the_same(launched):
@@ -264,34 +274,12 @@ def test_axes_on_which_ranks_would_idle_are_refused():
 # What is measured.
 
 
-@pytest.mark.parametrize("layout", [WHOLE, *LAYOUTS.values()], ids=["one_rank", *LAYOUTS])
-def test_a_trial_of_an_inference_study_is_measured(launched, layout):
-    found = launched(layout)
-
-    values = {value.name: value.value for value in found.measured.metrics}
-    measurement = found.measurement
-    assert measurement.tokens_per_step == REQUESTS * (PROMPT + ANSWER)
-    assert 0 < values["ttft"] < values["step_time"]
-    assert 0 < values["tpot"] < values["step_time"]
-    assert values["output_tokens_per_s"] == pytest.approx(
-        values["tokens_per_s"] * ANSWER / (PROMPT + ANSWER)
-    )
-    rank_count = len(measurement.step_times_s)
-    for times_s in (
-        measurement.serving.first_token_times_s,
-        measurement.serving.next_token_times_s,
-    ):
-        assert [len(steps) for steps in times_s] == [5] * rank_count
-
-
 def test_a_step_without_rounds_is_its_prefill_and_its_decode(launched):
     measurement = launched(LAYOUTS["tp"]).measurement
 
-    first_s, next_s = (
-        measurement.serving.first_token_times_s[0],
-        measurement.serving.next_token_times_s[0],
-    )
-    parts_s = [first + (ANSWER - 1) * rest for first, rest in zip(first_s, next_s, strict=True)]
+    served = measurement.serving
+    both = zip(served.first_token_times_s[0], served.next_token_times_s[0], strict=True)
+    parts_s = [first + (ANSWER - 1) * rest for first, rest in both]
     assert parts_s == pytest.approx(measurement.step_times_s[0], abs=1e-8)
 
 
@@ -301,16 +289,6 @@ def test_answers_of_one_token_have_no_time_per_further_token(launched):
     assert found.measured.metric("ttft") > 0
     assert found.measured.metric("tpot") is None
     assert found.measured.metric("output_tokens_per_s") > 0
-
-
-@pytest.mark.parametrize("name", ["ttft", "tpot"])
-def test_waiting_less_is_better(launched, name):
-    metrics = launched(WHOLE).measured.metrics
-
-    score = scoring(Objective(expression=name)).score(metrics)
-
-    assert score.cost == next(value.value for value in metrics if value.name == name)
-    assert score.unit == "s"
 
 
 def test_a_trace_tells_prefill_from_decode(launched):

@@ -43,14 +43,22 @@ def traced(ranks):
     return run
 
 
-def test_smaller_buckets_are_more_messages(traced):
-    one_bucket = traced(DDP, WIDE).sent("all_reduce")
+def test_replicas_send_what_their_buckets_and_hooks_make_of_the_gradients(traced):
+    plain, small, halved, compressed = (
+        traced(DDP | changes, WIDE).sent("all_reduce")
+        for changes in (
+            {},
+            {"ddp_bucket_mib": 1},
+            {"ddp_comm_hook": "fp16"},
+            {"ddp_comm_hook": "power_sgd"},
+        )
+    )
 
-    small_buckets = traced(DDP | {"ddp_bucket_mib": 1}, WIDE).sent("all_reduce")
-
-    assert len(one_bucket) == 1
-    assert len(small_buckets) > 3
-    assert elements(small_buckets) == elements(one_bucket)
+    assert [kind for kind, _ in plain] == ["float"]
+    assert len(small) > 3
+    assert [kind for kind, _ in halved] == ["c10::Half"]
+    assert elements(plain) == elements(small) == elements(halved)
+    assert elements(compressed) < 0.1 * elements(plain)
 
 
 @pytest.mark.parametrize(("is_view", "is_copied"), [(True, False), (False, True)])
@@ -61,30 +69,14 @@ def test_gradients_that_view_their_buckets_are_not_copied_back(traced, is_view, 
 
 
 @pytest.mark.parametrize("is_static", [True, False])
-def test_replicas_know_that_their_graph_is_static(ranks, is_static):
-    config = DDP | {"ddp_static_graph": is_static, "micro_batch": 4}
+def test_replicas_know_that_their_graph_is_static_and_ranks_how_many_threads_compute(
+    ranks, is_static
+):
+    config = DDP | {"ddp_static_graph": is_static, "micro_batch": 4, "threads_per_rank": 2}
 
-    run = ranks.run(config, TINY, entry="training_entries:describe")
+    told = ranks.run(config, TINY, entry="training_entries:describe").documents(".described.json")
 
-    assert [one["has_static_graph"] for one in run.documents(".described.json")] == [is_static] * 2
-
-
-def test_a_half_precision_hook_halves_the_messages(traced):
-    plain = traced(DDP, WIDE).sent("all_reduce")
-
-    halved = traced(DDP | {"ddp_comm_hook": "fp16"}, WIDE).sent("all_reduce")
-
-    assert [kind for kind, _ in plain] == ["float"]
-    assert [kind for kind, _ in halved] == ["c10::Half"]
-    assert elements(halved) == elements(plain)
-
-
-def test_power_sgd_sends_far_less(traced):
-    plain = traced(DDP, WIDE).sent("all_reduce")
-
-    compressed = traced(DDP | {"ddp_comm_hook": "power_sgd"}, WIDE).sent("all_reduce")
-
-    assert elements(compressed) < 0.1 * elements(plain)
+    assert [(one["has_static_graph"], one["thread_count"]) for one in told] == [(is_static, 2)] * 2
 
 
 @pytest.mark.parametrize(
@@ -111,18 +103,21 @@ def test_prefetched_parameters_are_gathered_before_they_are_needed(traced):
     assert ahead.index(second_block) > ahead.index("FSDP::all_gather (blocks.2)")
 
 
-@pytest.mark.parametrize(("reduction", "kind"), [("parameter", "float"), ("bf16", "c10::BFloat16")])
-def test_gradients_are_added_up_in_the_asked_format(traced, reduction, kind):
-    run = traced(FSDP | {"fsdp_reduction": reduction})
+@pytest.mark.parametrize(
+    ("reduction", "precision", "gathered", "reduced"),
+    [
+        ("parameter", "fp32", "float", "float"),
+        ("bf16", "fp32", "float", "c10::BFloat16"),
+        ("fp32", "bf16", "c10::BFloat16", "float"),
+    ],
+)
+def test_gradients_are_added_up_in_the_asked_format(
+    traced, reduction, precision, gathered, reduced
+):
+    run = traced(FSDP | {"fsdp_reduction": reduction}, TINY | {"precision": precision})
 
-    assert {kind for kind, _ in run.sent("all_reduce")} == {kind}
-
-
-def test_bf16_work_can_be_reduced_in_fp32(traced):
-    run = traced(FSDP | {"fsdp_reduction": "fp32"}, TINY | {"precision": "bf16"})
-
-    assert {kind for kind, _ in run.sent("all_gather")} == {"c10::BFloat16"}
-    assert {kind for kind, _ in run.sent("all_reduce")} == {"float"}
+    assert {kind for kind, _ in run.sent("all_gather")} == {gathered}
+    assert {kind for kind, _ in run.sent("all_reduce")} == {reduced}
 
 
 @pytest.mark.parametrize(
@@ -157,43 +152,29 @@ def test_attention_runs_on_the_asked_kernel(traced, layout, backend, kernel):
     assert counts[kernel] == TINY["layer_count"]
 
 
-@pytest.mark.parametrize(("kind", "products", "attentions"), [("none", 45, 2), ("full", 59, 4)])
-def test_full_checkpointing_computes_forward_passes_again(traced, kind, products, attentions):
-    counts = traced(ONE | {"activation_checkpointing": kind}).counts()
+def test_checkpointing_computes_again_all_or_what_is_cheap(traced):
+    none, selective, full = (
+        traced(ONE | {"activation_checkpointing": kind}).counts()
+        for kind in ("none", "selective", "full")
+    )
 
-    assert (counts[MATRIX_PRODUCT], counts[ATTENTION]) == (products, attentions)
-
-
-def test_selective_checkpointing_computes_again_what_is_cheap(traced):
-    plain = traced(ONE).counts()
-
-    selective = traced(ONE | {"activation_checkpointing": "selective"}).counts()
-
-    assert selective["aten::silu"] > plain["aten::silu"]
-    assert selective["MmBackward0"] == plain["MmBackward0"]
+    assert (none[MATRIX_PRODUCT], none[ATTENTION]) == (45, 2)
+    assert (full[MATRIX_PRODUCT], full[ATTENTION]) == (59, 4)
+    assert selective["aten::silu"] > none["aten::silu"]
+    assert selective["MmBackward0"] == none["MmBackward0"]
+    assert traced({"micro_batch": 2}).counts()[ATTENTION] == 4 * none[ATTENTION]
 
 
-def test_micro_batches_are_passes_of_their_own(traced):
-    assert traced({"micro_batch": 2}).counts()[ATTENTION] == 4 * traced(ONE).counts()[ATTENTION]
+def test_slices_exchange_parts_of_sequences_and_of_the_vocabulary(traced):
+    parts, whole_sequences, whole_logits = (
+        traced(TP | changes).counts()
+        for changes in ({}, {"sequence_parallel": False}, {"loss_parallel": False})
+    )
 
-
-def test_sequence_parallelism_gathers_the_parts_of_sequences(traced):
-    parts = traced(TP).counts()
-
-    whole = traced(TP | {"sequence_parallel": False}).counts()
-
-    assert parts["gloo:all_gather"] > 0
-    assert whole["gloo:all_gather"] == 0
-    assert whole["gloo:all_reduce"] > 0
-
-
-def test_loss_parallelism_reduces_sums_instead_of_gathering_logits(traced):
-    parts = traced(TP).counts()
-
-    whole = traced(TP | {"loss_parallel": False}).counts()
-
-    assert parts["gloo:all_gather"] < whole["gloo:all_gather"]
-    assert parts["gloo:all_reduce"] > whole["gloo:all_reduce"]
+    gathers, sums = "gloo:all_gather", "gloo:all_reduce"
+    assert whole_sequences[gathers] == 0 < parts[gathers] < whole_logits[gathers]
+    assert whole_sequences[sums] > 0
+    assert parts[sums] > whole_logits[sums]
 
 
 @pytest.mark.parametrize(
@@ -249,12 +230,6 @@ def test_more_stages_per_rank_cross_more_borders(traced):
     two_stages = traced(TWO_STAGES | {"pipeline_schedule": "looped_bfs"}, DEEP)
 
     assert len(two_stages.sent("send")) == 3 * len(one_stage.sent("send"))
-
-
-def test_a_rank_computes_with_the_asked_threads(ranks):
-    run = ranks.run(ONE | {"threads_per_rank": 2}, TINY, entry="training_entries:describe")
-
-    assert [one["thread_count"] for one in run.documents(".described.json")] == [2]
 
 
 def test_blocks_are_compiled_when_asked(ranks):

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from evaluator.machine import mpirun_command, mpirun_environment
-from evaluator.rank.job import parse
+from evaluator.rank.job import DeviceKind, parse
 from evaluator.workloads.collectives import sweep as sweep_main
 from evaluator.workloads.collectives.operations import (
     POINTS_NAME,
+    AdapterName,
+    Operation,
     PointSamples,
     SweepFacts,
     SweepRequest,
@@ -24,6 +26,18 @@ WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
 MISBEHAVING = Path(__file__).with_name("misbehaving_rank.py")
 MAIN = ("-m", "evaluator.workloads.collectives.sweep")
 END_S = 60
+
+
+def request_for(
+    *operations: Operation, adapter: AdapterName = AdapterName.C10D, **options: object
+) -> SweepRequest:
+    return SweepRequest(
+        adapter=adapter,
+        backend="mpi" if adapter is AdapterName.MPI else "gloo",
+        device=DeviceKind.CPU,
+        operations=operations,
+        **{"warmup_iterations": 1, "measure_iterations": 5, **options},
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What adapters promise before, beside and after their calls, in one process."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.adapters import CommAdapter
-from evaluator.workloads.collectives.c10d import C10dAdapter
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
@@ -38,9 +37,18 @@ VERBS: dict[str, Callable[[CommAdapter], object]] = {
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def meeting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A meeting place for a group of one."""
     monkeypatch.setenv("CCLSEARCH_INIT_METHOD", f"file://{tmp_path}/store")
+
+
+@pytest.fixture
+def alone(meeting: None) -> Iterator[CommAdapter]:  # noqa: ARG001 - where it is joined
+    """The only rank of a group of torch.distributed."""
+    adapter = new_adapter(AdapterName.C10D)
+    adapter.init("gloo", CPU, 0, 1)
+    yield adapter
+    adapter.finalize()
 
 
 @pytest.fixture
@@ -55,137 +63,86 @@ def unstartable_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("name", AdapterName)
-def test_nothing_works_before_init(name, verb):
+def test_before_init_nothing_works_but_leaving(name, verb):
+    adapter = new_adapter(name)
+    adapter.finalize()
+
     with pytest.raises(RuntimeError, match=f"{name} is in no group: call init first"):
-        VERBS[verb](new_adapter(name))
+        VERBS[verb](adapter)
 
 
-@pytest.mark.parametrize("name", AdapterName)
-def test_leaving_a_group_that_was_never_joined_does_nothing(name):
-    new_adapter(name).finalize()
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_group_that_init_made_ends_with_finalize():
-    adapter = new_adapter(AdapterName.C10D)
-    adapter.init("gloo", CPU, 0, 1)
-    assert (adapter.membership.rank, adapter.membership.size) == (0, 1)
-
-    adapter.finalize()
-    adapter.finalize()
-
-    assert not dist.is_initialized()
-    with pytest.raises(RuntimeError, match="call init first"):
-        _ = adapter.membership
-
-
-@pytest.mark.usefixtures("alone")
-def test_an_adapter_can_join_again():
-    adapter = new_adapter(AdapterName.C10D)
+@pytest.mark.usefixtures("meeting")
+@pytest.mark.parametrize("setup", [None, Setup(gloo_threads=1, gloo_interfaces="lo")])
+def test_a_group_that_init_made_ends_with_finalize_and_can_be_joined_again(setup):
+    adapter = new_adapter(AdapterName.C10D, setup)
     for _ in range(2):
         adapter.init("gloo", CPU, 0, 1)
-        adapter.run_collective(Operation(collective=Collective.BARRIER, size_bytes=0), NOTHING)
+        assert (adapter.membership.rank, adapter.membership.size) == (0, 1)
+        tensor = torch.ones(1)
+        adapter.run_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
+        assert tensor.item() == 1
+
+        adapter.finalize()
         adapter.finalize()
 
-    assert not dist.is_initialized()
+        assert not dist.is_initialized()
+        with pytest.raises(RuntimeError, match="call init first"):
+            _ = adapter.membership
 
 
-@pytest.mark.usefixtures("alone")
-def test_tuned_gloo_can_be_the_only_group():
-    adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1, gloo_interfaces="lo"))
-    adapter.init("gloo", CPU, 0, 1)
+def test_the_blocking_call_is_the_library_function_itself(alone):
     tensor = torch.ones(1)
 
-    adapter.run_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
-    adapter.finalize()
-
-    assert tensor.item() == 1
-    assert not dist.is_initialized()
-
-
-@pytest.mark.usefixtures("alone")
-def test_the_blocking_call_is_the_library_function_itself():
-    adapter = C10dAdapter()
-    adapter.init("gloo", CPU, 0, 1)
-    tensor = torch.ones(1)
-    try:
-        call = adapter.resolve_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
-    finally:
-        adapter.finalize()
+    call = alone.resolve_collective(ALL_REDUCE, Tensors(inputs=(tensor,), outputs=(tensor,)))
 
     assert call.func is dist.all_reduce
     assert call.args == (tensor, dist.ReduceOp.SUM)
     assert call.keywords == {}
 
 
-@pytest.mark.usefixtures("alone")
-def test_an_unknown_reduction_is_answered_with_those_there_are():
-    adapter = new_adapter(AdapterName.C10D)
-    adapter.init("gloo", CPU, 0, 1)
-    try:
-        with pytest.raises(ValueError, match="c10d has no reduction 'mean', only sum, min, max"):
-            adapter.get_reduce_op("mean")
-    finally:
-        adapter.finalize()
-
-
-@pytest.mark.usefixtures("alone")
-def test_a_collective_that_the_library_lacks_is_named(monkeypatch):
+def test_an_unknown_reduction_and_a_collective_that_the_library_lacks_are_named(alone, monkeypatch):
+    with pytest.raises(ValueError, match="c10d has no reduction 'mean', only sum, min, max"):
+        alone.get_reduce_op("mean")
     monkeypatch.delattr(dist, "all_reduce")
-    adapter = new_adapter(AdapterName.C10D)
-    adapter.init("gloo", CPU, 0, 1)
-    try:
-        with pytest.raises(UnsupportedError, match=r"c10d has no all_reduce sum float32 4 B: "):
-            adapter.check(ALL_REDUCE)
-    finally:
-        adapter.finalize()
+    with pytest.raises(UnsupportedError, match=r"c10d has no all_reduce sum float32 4 B: "):
+        alone.check(ALL_REDUCE)
 
 
 @pytest.mark.usefixtures("unstartable_mpi")
 @pytest.mark.parametrize(
-    ("name", "backend", "complaint"),
+    ("name", "backend", "device", "complaint"),
     [
-        (AdapterName.C10D, "nccl", "nccl"),
-        (AdapterName.C10D, "smoke_signals", "no backend 'smoke_signals'"),
-        (AdapterName.MPI, "gloo", "mpi has no backend 'gloo', only 'mpi'"),
-        (AdapterName.TORCHCOMMS, "gloo", "torchcomms cannot be loaded"),
-        (AdapterName.C10D_TORCHCOMMS, "gloo", "c10d_torchcomms cannot be used: torchcomms cannot"),
+        ("c10d", "nccl", "cpu", "nccl"),
+        ("c10d", "smoke_signals", "cpu", "no backend 'smoke_signals'"),
+        ("mpi", "gloo", "cpu", "mpi has no backend 'gloo', only 'mpi'"),
+        ("mpi", "mpi", "cuda:0", "not on cuda:0; use the device 'cpu'"),
+        ("torchcomms", "gloo", "cpu", "torchcomms cannot be loaded"),
+        ("c10d_torchcomms", "gloo", "cpu", "c10d_torchcomms cannot be used: torchcomms cannot"),
     ],
 )
-def test_what_cannot_be_used_here_is_refused_with_a_reason(name, backend, complaint, monkeypatch):
+def test_what_cannot_be_used_here_is_refused_with_a_reason(
+    name, backend, device, complaint, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "torchcomms", None)
-    adapter = new_adapter(name)
+    adapter = new_adapter(AdapterName(name))
 
     with pytest.raises(UnavailableError, match=complaint):
-        adapter.init(backend, CPU, 0, 1)
+        adapter.init(backend, torch.device(device), 0, 1)
 
     assert dist.config.use_torchcomms is False
     assert not dist.is_initialized()
 
 
-@pytest.mark.usefixtures("unstartable_mpi")
-def test_mpi_refuses_tensors_that_are_not_on_the_host():
-    with pytest.raises(UnavailableError, match="not on cuda:0; use the device 'cpu'"):
-        new_adapter(AdapterName.MPI).init("mpi", torch.device("cuda", 0), 0, 1)
-
-
-@pytest.mark.usefixtures("alone")
-def test_an_unknown_network_interface_is_an_error():
-    adapter = new_adapter(AdapterName.C10D, Setup(gloo_interfaces="no_such_interface"))
+@pytest.mark.usefixtures("meeting")
+@pytest.mark.parametrize("setup", [{"gloo_interfaces": "no_such_interface"}, {"gloo_threads": 1}])
+def test_an_unknown_interface_of_the_setup_or_the_environment_is_an_error(setup, monkeypatch):
+    if "gloo_interfaces" not in setup:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
 
     with pytest.raises(RuntimeError, match="no_such_interface"):
-        adapter.init("gloo", CPU, 0, 1)
+        new_adapter(AdapterName.C10D, Setup(**setup)).init("gloo", CPU, 0, 1)
 
     assert not dist.is_initialized()
-
-
-@pytest.mark.usefixtures("alone")
-def test_tuned_gloo_still_heeds_its_environment(monkeypatch):
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "no_such_interface")
-    adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=1))
-
-    with pytest.raises(RuntimeError, match="no_such_interface"):
-        adapter.init("gloo", CPU, 0, 1)
 
 
 def test_a_placeholder_package_does_not_count_as_torchcomms(tmp_path, monkeypatch):
@@ -202,20 +159,23 @@ def test_a_placeholder_package_does_not_count_as_torchcomms(tmp_path, monkeypatc
     assert "PyTorch's own package index" in reason
 
 
-def test_a_torch_that_would_not_route_its_calls_is_found_out(monkeypatch):
+@pytest.fixture
+def torchcomms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that can be loaded."""
     library = ModuleType("torchcomms")
     library.CommOptions = object
     monkeypatch.setitem(sys.modules, "torchcomms", library)
 
+
+@pytest.mark.usefixtures("torchcomms")
+def test_a_torch_that_would_not_route_its_calls_is_found_out():
     assert availability(AdapterName.TORCHCOMMS) is None
     assert "cannot route" in (availability(AdapterName.C10D_TORCHCOMMS) or "")
 
 
+@pytest.mark.usefixtures("torchcomms")
 def test_calls_are_routed_through_torchcomms_until_the_group_is_left(monkeypatch):
     routed = []
-    library = ModuleType("torchcomms")
-    library.CommOptions = object
-    monkeypatch.setitem(sys.modules, "torchcomms", library)
     monkeypatch.setattr(dist.distributed_c10d, "_TORCHCOMM_AVAILABLE", True)
     monkeypatch.setattr(
         dist,
@@ -232,14 +192,11 @@ def test_calls_are_routed_through_torchcomms_until_the_group_is_left(monkeypatch
     assert dist.config.use_torchcomms is False
 
 
-def test_torch_distributed_is_always_there():
-    assert availability(AdapterName.C10D) is None
-
-
-def test_mpi_without_its_library_is_unavailable(monkeypatch):
+def test_mpi_without_its_library_is_unavailable_and_torch_distributed_always_there(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
 
     assert "install mpi4py and an MPI library" in (availability(AdapterName.MPI) or "")
+    assert availability(AdapterName.C10D) is None
 
 
 @pytest.mark.parametrize(

@@ -181,36 +181,20 @@ def test_elements_have_the_number_format_and_the_bytes_that_were_asked_for(dtype
     assert tensors.outputs[0].nbytes == 4 * 4096
 
 
-def test_only_the_root_has_the_list_that_it_scatters_or_gathers():
-    scatter = Operation(collective=Collective.SCATTER, size_bytes=16)
-    gather = Operation(collective=Collective.GATHER, size_bytes=16)
+def test_each_rank_passes_the_tensors_that_its_place_in_the_call_asks_for():
+    def passed(collective, rank, size=3):
+        return tensors_for(Operation(collective=collective, size_bytes=16), rank, size, CPU)
 
-    assert [len(tensors_for(scatter, rank, 3, CPU).inputs) for rank in range(3)] == [3, 0, 0]
-    assert [len(tensors_for(gather, rank, 3, CPU).outputs) for rank in range(3)] == [3, 0, 0]
-
-
-def test_the_tensors_of_a_list_lie_side_by_side():
-    operation = Operation(collective=Collective.ALL_TO_ALL, size_bytes=16)
-
-    outputs = tensors_for(operation, 0, 3, CPU).outputs
-
-    starts = [tensor.data_ptr() - outputs[0].data_ptr() for tensor in outputs]
+    assert [len(passed(Collective.SCATTER, rank).inputs) for rank in range(3)] == [3, 0, 0]
+    assert [len(passed(Collective.GATHER, rank).outputs) for rank in range(3)] == [3, 0, 0]
+    side_by_side = passed(Collective.ALL_TO_ALL, 0).outputs
+    starts = [tensor.data_ptr() - side_by_side[0].data_ptr() for tensor in side_by_side]
     assert starts == [0, 16, 32]
-
-
-def test_the_last_of_an_odd_number_of_ranks_sends_and_receives_nothing():
-    operation = Operation(collective=Collective.SEND_RECV, size_bytes=16)
-
-    assert tensors_for(operation, 2, 3, CPU) == Tensors()
-    assert mismatch(operation, Tensors(), 2, 3) is None
-
-
-def test_a_call_in_place_has_one_tensor_for_both_sides():
-    operation = Operation(collective=Collective.ALL_REDUCE, size_bytes=16)
-
-    tensors = tensors_for(operation, 0, 2, CPU)
-
-    assert tensors.inputs[0] is tensors.outputs[0]
+    in_place = passed(Collective.ALL_REDUCE, 0, size=2)
+    assert in_place.inputs[0] is in_place.outputs[0]
+    ping_pong = Operation(collective=Collective.SEND_RECV, size_bytes=16)
+    assert passed(Collective.SEND_RECV, 2) == Tensors()
+    assert mismatch(ping_pong, Tensors(), 2, 3) is None
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32])

@@ -40,48 +40,24 @@ SETUPS = st.builds(
 )
 
 
-def sizes(messages, **setup):
-    """Bytes of each call, carrier by carrier."""
-    return [
-        [part.size_bytes for part in carrier.parts]
-        for carrier in carriers(messages, Setup(**setup))
-    ]
-
-
 @given(st.lists(OPERATIONS, max_size=20), SETUPS)
-def test_every_message_is_carried_once_and_in_order(messages, setup):
+def test_every_message_is_carried_whole_once_and_in_order_with_equal_ones_alone(messages, setup):
     found = carriers(messages, setup)
 
     assert [carrier.first for carrier in found[:1]] == [0][: len(messages)]
     assert all(before.end == after.first for before, after in pairwise(found))
     assert [carrier.end for carrier in found[-1:]] == [len(messages)][: len(messages)]
-
-
-@given(st.lists(OPERATIONS, min_size=1, max_size=20), SETUPS)
-def test_no_element_is_lost_or_sent_twice(messages, setup):
-    for carrier in carriers(messages, setup):
+    for carrier in found:
         own = messages[carrier.first : carrier.end]
         assert sum(part.element_count for part in carrier.parts) == sum(
             message.element_count for message in own
         )
-
-
-@given(st.lists(OPERATIONS, min_size=1, max_size=20), SETUPS)
-def test_only_equal_all_reduces_go_together_and_only_within_the_limit(messages, setup):
-    for carrier in carriers(messages, setup):
-        own = messages[carrier.first : carrier.end]
         if len(own) > 1:
             assert {message.collective for message in own} == {Collective.ALL_REDUCE}
             assert len({(message.dtype, message.reduce_op) for message in own}) == 1
             assert sum(message.message_bytes for message in own) <= setup.fusion_bytes
-
-
-@given(st.lists(OPERATIONS, min_size=1, max_size=20), SETUPS)
-def test_what_is_no_all_reduce_is_sent_as_it_was_asked_for(messages, setup):
-    for carrier in carriers(messages, setup):
-        message = messages[carrier.first]
-        if message.collective is not Collective.ALL_REDUCE:
-            assert carrier.parts == (message,)
+        if own[0].collective is not Collective.ALL_REDUCE:
+            assert carrier.parts == (own[0],)
             assert not carrier.is_copied
 
 
@@ -96,14 +72,25 @@ def test_by_default_each_message_is_a_call_on_its_own_tensor():
     assert not any(carrier.is_copied for carrier in found)
 
 
-def test_neighbours_are_put_together_until_the_next_does_not_fit():
-    assert sizes([all_reduce(KIB)] * 5, fusion_bytes=2 * KIB) == [[2 * KIB], [2 * KIB], [KIB]]
+@pytest.mark.parametrize(
+    ("sizes", "setup", "calls"),
+    [
+        ([KIB] * 5, {"fusion_bytes": 2 * KIB}, [[2 * KIB], [2 * KIB], [KIB]]),
+        ([KIB, 3 * KIB, KIB], {"fusion_bytes": 2 * KIB}, [[KIB], [3 * KIB], [KIB]]),
+        ([40], {"chunk_count": 4}, [[12, 12, 8, 8]]),
+        ([8], {"chunk_count": 5}, [[4, 4]]),
+        (
+            [40] * 2,
+            {"fusion_bytes": 80, "chunk_count": 2, "compression": Compression.FP16},
+            [[20, 20]],
+        ),
+    ],
+    ids=["until one does not fit", "too large", "equal parts", "few elements", "all together"],
+)
+def test_neighbours_are_put_together_cut_and_made_smaller_as_the_setup_says(sizes, setup, calls):
+    found = carriers([all_reduce(size) for size in sizes], Setup(**setup))
 
-
-def test_a_message_above_the_limit_stays_alone():
-    messages = [all_reduce(KIB), all_reduce(3 * KIB), all_reduce(KIB)]
-
-    assert sizes(messages, fusion_bytes=2 * KIB) == [[KIB], [3 * KIB], [KIB]]
+    assert [[part.size_bytes for part in carrier.parts] for carrier in found] == calls
 
 
 @pytest.mark.parametrize(
@@ -115,20 +102,6 @@ def test_what_differs_parts_its_neighbours(between):
     found = carriers([all_reduce(4), between, all_reduce(4)], Setup(fusion_bytes=KIB))
 
     assert len(found) == 3
-
-
-def test_parts_are_as_equal_as_elements_allow():
-    assert sizes([all_reduce(40)], chunk_count=4) == [[12, 12, 8, 8]]
-
-
-def test_there_are_no_more_parts_than_elements():
-    assert sizes([all_reduce(8)], chunk_count=5) == [[4, 4]]
-
-
-def test_what_goes_together_is_cut_and_made_smaller_as_one():
-    assert sizes(
-        [all_reduce(40)] * 2, fusion_bytes=80, chunk_count=2, compression=Compression.FP16
-    ) == [[20, 20]]
 
 
 @pytest.mark.parametrize(

@@ -110,23 +110,26 @@ def told(folder):
 
 
 @pytest.mark.parametrize(
-    "setup",
+    ("setup", "timed_apart"),
     [
-        {},
-        {"fusion_bytes": 1 << 20},
-        {"chunk_count": 3, "gloo_threads": 1},
-        {"in_flight": 3},
-        {"compression": "bf16", "gloo_interfaces": "lo,lo"},
-        {"fusion_bytes": 4_000, "chunk_count": 2, "in_flight": 2, "compression": "fp16"},
+        ({}, True),
+        ({"chunk_count": 3, "gloo_threads": 1, "gloo_interfaces": "lo,lo"}, True),
+        (
+            {"fusion_bytes": 4_000, "chunk_count": 2, "in_flight": 2, "compression": "fp16"},
+            False,
+        ),
     ],
-    ids=lambda setup: "+".join(setup) or "plain",
+    ids=["plain", "cut", "together"],
 )
-def test_every_setup_brings_every_message_to_its_own_tensors(launcher, tmp_path, setup):
+def test_every_setup_brings_every_message_to_its_own_tensors(
+    launcher, tmp_path, setup, timed_apart
+):
     outcome = evaluated(launcher, study_of(*MIX), tmp_path, TELL, **setup)
 
     assert isinstance(outcome, Measured), outcome
     assert told(tmp_path) == [expected(rank) for rank in range(RANKS)]
     assert outcome.metric("bus_bandwidth") > 0
+    assert len(outcome.measurement.message_times_s) == (len(MIX) if timed_apart else 0)
 
 
 def test_a_trial_of_messages_is_measured_like_any_other(launcher, tmp_path):
@@ -137,16 +140,9 @@ def test_a_trial_of_messages_is_measured_like_any_other(launcher, tmp_path):
     assert [len(steps) for steps in measurement.step_times_s] == [5] * RANKS
     assert (measurement.tokens_per_step, measurement.losses) == (0, ())
     assert all(peak_bytes > 0 for peak_bytes in measurement.peak_memory_bytes)
-    assert len(measurement.message_times_s) == len(MIX)
     assert outcome.metric("latency") * 10 == pytest.approx(outcome.metric("step_time"), rel=1e-9)
     assert outcome.absent["tokens_per_s"] == "a step processes no tokens"
     assert outcome.absent["mfu"] == "the workload only communicates"
-
-
-def test_calls_that_overlap_are_not_timed_by_themselves(launcher, tmp_path):
-    outcome = evaluated(launcher, study_of(*MIX), tmp_path, in_flight=2)
-
-    assert outcome.measurement.message_times_s == ()
 
 
 @pytest.mark.skipif(
@@ -174,26 +170,27 @@ def test_a_wrong_result_is_the_configuration_s_fault(launcher, tmp_path):
     )
 
 
-def test_a_call_that_the_library_lacks_is_the_configuration_s_fault(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="exchange_entries:lack_broadcasts")
+@pytest.mark.parametrize(
+    ("entry", "setup", "kind", "said"),
+    [
+        (
+            "exchange_entries:lack_broadcasts",
+            {},
+            FailureKind.INVALID_CONFIG,
+            "UnsupportedError: c10d has no broadcast float32 64 B: not built in",
+        ),
+        (ENTRY, {"comm_adapter": "torchcomms"}, FailureKind.INFRASTRUCTURE, "UnavailableError: "),
+        (
+            "exchange_entries:die_in_a_timed_step",
+            {},
+            FailureKind.CRASH,
+            "rank 1 died of SIGSEGV in timed",
+        ),
+    ],
+    ids=["a call is lacking", "no library", "a rank dies"],
+)
+def test_a_failure_is_held_against_who_caused_it(launcher, tmp_path, entry, setup, kind, said):
+    failed = evaluated(launcher, study_of(*MIX), tmp_path, ExchangeRecipe(entry=entry), **setup)
 
-    failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
-
-    assert failed.kind is FailureKind.INVALID_CONFIG
-    assert "UnsupportedError: c10d has no broadcast float32 64 B: not built in" in failed.message
-
-
-def test_a_library_that_cannot_be_used_is_the_machine_s_fault(launcher, tmp_path):
-    failed = evaluated(launcher, study_of(*MIX), tmp_path, comm_adapter="torchcomms")
-
-    assert failed.kind is FailureKind.INFRASTRUCTURE
-    assert "UnavailableError: " in failed.message
-
-
-def test_a_rank_that_dies_in_a_step_is_told_as_the_first_cause(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="exchange_entries:die_in_a_timed_step")
-
-    failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
-
-    assert failed.kind is FailureKind.CRASH
-    assert failed.message.startswith("rank 1 died of SIGSEGV in timed")
+    assert failed.kind is kind
+    assert said in failed.message

@@ -70,34 +70,27 @@ def exchange(*messages, notes=None, **setup):
     return Exchange(context, notes or Notes())
 
 
-def said(*messages, **setup):
-    """What the library is asked in one step."""
+@pytest.mark.parametrize(
+    ("messages", "setup", "calls"),
+    [
+        ([(SUM, 2), (BARRIER, 1)], {}, "call 40, call 40, call 0"),
+        (
+            [(SUM, 3)],
+            {"in_flight": 2},
+            "start 40, start 40, wait, start 40, wait, wait",
+        ),
+        ([(SUM, 1)], {"in_flight": 8}, "start 40, wait"),
+        ([(SUM, 1)], {"in_flight": 2, "chunk_count": 2}, "start 20, start 20, wait, wait"),
+        ([(SUM, 3)], {"fusion_bytes": 120}, "call 120"),
+    ],
+    ids=["blocking", "two in flight", "more than there are", "parts overlap", "together"],
+)
+def test_a_step_asks_the_library_in_the_order_of_its_setup(messages, setup, calls):
     notes = Notes()
+
     exchange(*messages, notes=notes, **setup).step(0)
-    return notes.said
 
-
-def test_calls_block_one_after_the_other():
-    assert said((SUM, 2), (BARRIER, 1)) == ["call 40", "call 40", "call 0"]
-
-
-def test_up_to_so_many_calls_are_started_before_the_oldest_is_awaited():
-    assert said((SUM, 3), in_flight=2) == [
-        *("start 40", "start 40", "wait"),
-        *("start 40", "wait", "wait"),
-    ]
-
-
-def test_no_more_calls_are_in_flight_than_there_are():
-    assert said((SUM, 1), in_flight=8) == ["start 40", "wait"]
-
-
-def test_parts_of_one_message_overlap_too():
-    assert said((SUM, 1), in_flight=2, chunk_count=2) == ["start 20", "start 20", "wait", "wait"]
-
-
-def test_what_goes_together_is_one_call():
-    assert said((SUM, 3), fusion_bytes=120) == ["call 120"]
+    assert ", ".join(notes.said) == calls
 
 
 @pytest.mark.parametrize("in_flight", [1, 2, 3])

@@ -58,55 +58,36 @@ print(json.dumps(seen))
 """
 
 
-@pytest.fixture(scope="module")
-def printed(warm_ranks, tmp_path_factory) -> Callable[[str], str]:
+@pytest.fixture
+def printed(warm_ranks, tmp_path) -> Callable[[str], str]:
     """What a process prints that no mpirun started: MPI gives it a world of its own."""
 
     def run(program: str) -> str:
-        folder = tmp_path_factory.mktemp("alone")
-        (folder / "program.py").write_text(program)
-        (status,) = warm_ranks.run(folder, 1, (str(folder / "program.py"),))
-        log = (folder / "rank0.log").read_text()
+        (tmp_path / "program.py").write_text(program)
+        (status,) = warm_ranks.run(tmp_path, 1, (str(tmp_path / "program.py"),))
+        log = (tmp_path / "rank0.log").read_text()
         assert status == 0, log
         return log
 
     return run
 
 
-@pytest.fixture(scope="module")
-def seen(printed) -> dict[str, object]:
-    return json.loads(printed(IMPORTS + ALONE))
+def test_a_rank_of_its_own_joins_calls_refuses_and_ends_as_mpi_allows(printed):
+    seen = json.loads(printed(IMPORTS + ALONE))
 
-
-def test_ranks_that_mpirun_did_not_start_are_refused(seen):
     assert str(seen["of two"]).startswith(
         "UnavailableError: MPI is rank 0 of 1 where the launcher started rank 1 of 2; "
         "start the ranks with the mpirun of "
     )
     assert seen["of one"] is None
-
-
-def test_tensors_of_a_list_that_lie_apart_are_refused(seen):
     assert str(seen["apart"]).startswith(
         "ValueError: MPI takes tensors of a list that lie side by side in memory, in order"
     )
-
-
-def test_a_call_keeps_the_memory_that_it_works_on(seen):
     assert seen["kept"] is True
-
-
-def test_an_error_of_mpi_is_raised(seen):
     assert "truncated" in str(seen["too long"])
-
-
-def test_an_unknown_reduction_is_answered_with_those_there_are(seen):
     assert seen["unknown"] == (
         "ValueError: mpi has no reduction 'mean', only sum, min, max, avg, product"
     )
-
-
-def test_mpi_ends_once_and_does_not_start_again(seen):
     assert seen["leave"] == [None, None]
     assert str(seen["again"]).startswith("UnavailableError: MPI has ended in this process")
 

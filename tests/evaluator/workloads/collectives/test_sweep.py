@@ -89,15 +89,6 @@ def test_calls_between_looks_at_the_clock(sync_interval, block_calls, alone):
     assert min(point.block_ns[0]) > 0
 
 
-@pytest.mark.parametrize("collective", [Collective.BARRIER, Collective.REDUCE])
-def test_every_collective_is_timed_in_blocks(collective, alone):
-    operation = Operation(collective=collective, size_bytes=64)
-
-    (point,) = swept(alone, replace(REQUEST, operations=(operation,), sync_interval=3))
-
-    assert point.block_calls == (3, 3, 3, 1)
-
-
 @pytest.mark.parametrize(("async_op", "counts"), [(False, (12, 0)), (True, (0, 12))])
 def test_warm_up_and_timed_calls_are_made_and_no_others(async_op, counts, alone):
     adapter = Counting(alone)
@@ -117,31 +108,30 @@ def test_one_rank_has_nobody_to_send_to(alone):
     assert measured.status is PointStatus.MEASURED
 
 
+class Lacking(Counting):
+    """Lacks a number format, and only blocks."""
+
+    def check(self, operation):
+        if operation.dtype is DType.FLOAT64:
+            raise UnsupportedError("no such number format")
+
+    def resolve_start(self, *_):
+        raise UnsupportedError("only blocks")
+
+    def run_collective(self, operation, tensors, *, async_op=False):
+        (self.resolve_start if async_op else self.resolve_collective)(operation, tensors)()
+
+
 def test_what_the_library_lacks_is_skipped_with_its_reason(alone):
-    class Lacking(Counting):
-        def check(self, operation):
-            if operation.dtype is DType.FLOAT64:
-                raise UnsupportedError("no such number format")
-
     operations = (replace(ALL_REDUCE, dtype=DType.FLOAT64), ALL_REDUCE)
+    lacking = Lacking(alone)
 
-    skipped, measured = swept(Lacking(alone), replace(REQUEST, operations=operations))
+    skipped, measured = swept(lacking, replace(REQUEST, operations=operations))
+    (blocking,) = swept(lacking, replace(REQUEST, async_op=True))
 
     assert (skipped.status, skipped.reason) == (PointStatus.SKIPPED, "no such number format")
     assert measured.status is PointStatus.MEASURED
-
-
-def test_a_library_that_only_blocks_is_skipped_when_calls_are_to_be_started(alone):
-    class Blocking(Counting):
-        def resolve_start(self, *_):
-            raise UnsupportedError("only blocks")
-
-        def run_collective(self, operation, tensors, *, async_op=False):
-            (self.resolve_start if async_op else self.resolve_collective)(operation, tensors)()
-
-    (skipped,) = swept(Blocking(alone), replace(REQUEST, async_op=True))
-
-    assert (skipped.status, skipped.reason) == (PointStatus.SKIPPED, "only blocks")
+    assert (blocking.status, blocking.reason) == (PointStatus.SKIPPED, "only blocks")
 
 
 def test_each_point_is_told_before_the_next_is_begun(alone):
@@ -176,21 +166,17 @@ def test_what_the_first_rank_says_is_heard_letter_for_letter(alone):
     assert first_message(alone, None, CPU) is None
 
 
-def test_a_failing_call_ends_the_sweep(alone):
+def test_a_failing_call_and_an_error_that_is_not_of_memory_end_the_sweep(alone, monkeypatch):
     class Failing(Counting):
         def resolve_collective(self, *_):
             raise ConnectionError("the cable is loose")
 
-    with pytest.raises(ConnectionError):
-        swept(Failing(alone), REQUEST)
-
-
-def test_an_error_that_is_not_of_memory_is_no_reason_to_go_on(alone, monkeypatch):
     def fail(*_):
         raise RuntimeError("an illegal instruction was encountered")
 
+    with pytest.raises(ConnectionError):
+        swept(Failing(alone), REQUEST)
     monkeypatch.setattr("evaluator.workloads.collectives.sweep.tensors_for", fail)
-
     with pytest.raises(RuntimeError, match="illegal instruction"):
         swept(alone, REQUEST)
 

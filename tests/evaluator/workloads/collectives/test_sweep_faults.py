@@ -2,28 +2,17 @@
 
 import signal
 
-from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.operations import (
     AdapterName,
     Collective,
     Operation,
     PointStatus,
-    SweepRequest,
 )
 from evaluator.workloads.collectives.sweep import TIMED_OUT
+from tests.evaluator.workloads.collectives.conftest import request_for
 
 ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=256)
 BAD = Operation(collective=Collective.BROADCAST, size_bytes=256)
-
-
-def request_for(*operations, adapter=AdapterName.C10D, backend="gloo", **options):
-    return SweepRequest(
-        adapter=adapter,
-        backend=backend,
-        device=DeviceKind.CPU,
-        operations=operations,
-        **{"warmup_iterations": 1, "measure_iterations": 5, **options},
-    )
 
 
 def test_a_rank_that_is_killed_in_the_middle_ends_all(sweep):
@@ -45,9 +34,9 @@ def test_an_exception_on_one_rank_ends_all(sweep):
 
 
 def test_an_exception_under_mpirun_ends_ranks_that_wait_inside_mpi(sweep_by_mpi):
-    mpi = {"adapter": AdapterName.MPI, "backend": "mpi"}
+    request = request_for(ALL_REDUCE, BAD, ALL_REDUCE, adapter=AdapterName.MPI)
 
-    swept = sweep_by_mpi(request_for(ALL_REDUCE, BAD, ALL_REDUCE, **mpi), 2, "fail")
+    swept = sweep_by_mpi(request, 2, "fail")
 
     assert swept.statuses != [0]
     assert swept.error(1)["message"] == "the cable is loose"

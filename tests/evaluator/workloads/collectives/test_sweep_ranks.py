@@ -1,16 +1,14 @@
 """Sweeps by several processes, as they are launched."""
 
 from evaluator.collective_bench.record import bench_metrics
-from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.operations import (
     REDUCING,
-    AdapterName,
     Collective,
     Operation,
     PointStatus,
     ReduceOp,
-    SweepRequest,
 )
+from tests.evaluator.workloads.collectives.conftest import request_for
 
 ALL = tuple(
     Operation(collective=collective, size_bytes=size_bytes)
@@ -22,16 +20,6 @@ REDUCTIONS = tuple(
     for collective in REDUCING
     for reduce_op in ReduceOp
 )
-
-
-def request_for(*operations, adapter=AdapterName.C10D, **options):
-    return SweepRequest(
-        adapter=adapter,
-        backend="mpi" if adapter is AdapterName.MPI else "gloo",
-        device=DeviceKind.CPU,
-        operations=operations,
-        **{"warmup_iterations": 1, "measure_iterations": 5, **options},
-    )
 
 
 def phases(swept):

@@ -175,16 +175,10 @@ def test_the_answer_of_a_ping_pong_follows_the_message(monkeypatch, rank, async_
     assert asked(monkeypatch, operation, rank=rank, async_op=async_op) == calls
 
 
-@pytest.mark.parametrize("op", ReduceOp)
-def test_each_reduction_is_the_library_value_of_its_name(monkeypatch, op):
-    adapter, _ = joined(monkeypatch, 0)
-
-    assert adapter.get_reduce_op(op) is RecordedOp[op.name]
-
-
-def test_the_communicator_is_closed_once(monkeypatch):
+def test_the_communicator_is_closed_once_and_has_the_reductions_of_the_library(monkeypatch):
     adapter, library = joined(monkeypatch, 0)
     assert adapter.get_backend_version() == "2.28.9"
+    assert [adapter.get_reduce_op(op).name for op in ReduceOp] == [op.name for op in ReduceOp]
 
     adapter.finalize()
     adapter.finalize()
@@ -205,27 +199,21 @@ def test_ranks_meet_in_the_store_of_a_process_group_that_is_there(monkeypatch, t
     assert named["hints"] == {"persistent_store": "true"}
 
 
-def test_another_rank_than_the_launcher_said_is_refused(monkeypatch):
+def test_another_rank_and_a_backend_that_is_not_installed_are_refused(monkeypatch):
     library = Recorder(rank=0)
     monkeypatch.setitem(sys.modules, "torchcomms", library)
+    adapter = new_adapter(AdapterName.TORCHCOMMS)
 
     with pytest.raises(UnavailableError, match="rank 0 of 3 where the launcher started rank 1"):
-        new_adapter(AdapterName.TORCHCOMMS).init("gloo", CPU, 1, 3)
-
+        adapter.init("gloo", CPU, 1, 3)
     assert library.communicator.calls == [("finalize",)]
-
-
-def test_a_backend_that_is_not_installed_is_refused(monkeypatch):
-    library = Recorder(rank=0)
-    monkeypatch.setitem(sys.modules, "torchcomms", library)
 
     def new_comm(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("failed to find backend")
 
     monkeypatch.setattr(library, "new_comm", new_comm)
-
     with pytest.raises(UnavailableError, match="no backend 'ncclx'"):
-        new_adapter(AdapterName.TORCHCOMMS).init("ncclx", CPU, 0, 3)
+        adapter.init("ncclx", CPU, 0, 3)
 
 
 def test_a_collective_of_a_newer_version_is_named(monkeypatch):

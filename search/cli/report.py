@@ -23,44 +23,43 @@ from search.cli.options import (
     store_flag,
     takes_options,
 )
+from search.leaderboard.entries import Reading
 from search.leaderboard.ranking import (
     Column,
     Group,
     Leaderboard,
-    Ranked,
     gather_submissions,
     leaderboard,
 )
 from search.leaderboard.view import (
+    AFTER,
+    ALL,
+    BEFORE,
     PUBLISHED,
     RULE,
+    ShownCell,
+    board_table,
     columns_in,
     defects,
-    interval_words,
-    launches_words,
     leaderboard_facts,
     leaderboard_page,
     legend,
     letter_of,
     mark_letters,
-    rank_words,
+    metric_columns,
+    rank_cell,
+    ranked_by,
     ranked_words,
     short_heading,
     submissions_of,
-    value_words,
 )
 from search.settings import has_records, open_store
+from search.transfer.tables import defused
 from search.views.console import Terminal, on_terminal
+from search.views.document import Cell, Table, number
 from search.views.html import render_html
 from search.views.markdown import render_markdown
-from search.views.terminal import (
-    TerminalColumn,
-    echo_wrapped,
-    number_column,
-    page_cells,
-    table_lines,
-    table_width,
-)
+from search.views.terminal import echo_wrapped, page_cells, table_lines, table_width
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -76,7 +75,6 @@ SUFFIXES: dict[str, LeaderboardFormat] = {
 TEXT_METRICS = 3
 PIPE_CELLS = 1000
 """Output into a pipe is never truncated."""
-FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 @app.command(
@@ -308,33 +306,29 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
 
 
 def _print_group(group: Group, columns: Sequence[Column], marks: Sequence[str]) -> None:
-    """Print the table of a group; empty columns are left out."""
-    ranked = group.ranked
-    by = [None if group.by is None else group.by.of(each.submission) for each in ranked]
-    some = [
-        TerminalColumn(heading="interval", cells=[interval_words(each) for each in by]),
-        number_column("launches", [launches_words(each.submission) for each in ranked]),
-        TerminalColumn(heading="marks", cells=[mark_letters(e.submission, marks) for e in ranked]),
-    ]
-    first = [
-        number_column("#", [rank_words(each, group) for each in ranked]),
-        TerminalColumn(
-            heading="submission", cells=[each.submission.name for each in ranked], yielding=True
-        ),
-    ]
-    values = [
-        number_column(short_heading(column), [value_words(column.of(e.submission)) for e in ranked])
-        for column in columns
-    ]
-    last = [column for column in some if any(column.cells)]
+    """Print the table of a group with the first columns that fit."""
     width = page_cells() if on_terminal() else PIPE_CELLS
-    while len(values) > 1 and table_width([*first, *values, *last]) > width:
-        values.pop()
-    for line in table_lines([*first, *values, *last], width):
+    for count in range(max(1, len(columns)), 0, -1):
+        table = _group_table(group, columns[:count], marks)
+        if table_width(table) <= width:
+            break
+    for line in table_lines(table, width):
         typer.echo(line)
-    left_out = ", ".join(column.name for column in columns[len(values) :])
+    left_out = ", ".join(column.name for column in columns[count:])
     if left_out:
         echo_wrapped(f"not shown for lack of width: {left_out}; cclsearch leaderboard | cat")
+
+
+def _group_table(group: Group, columns: Sequence[Column], marks: Sequence[str]) -> Table:
+    """Return the table of a group without empty columns; marks are letters."""
+    shown = {
+        "#": rank_cell,
+        "submission": BEFORE["submission"],
+        **metric_columns(columns, short_heading),
+        **{name: BEFORE[name] for name in ("interval", "launches")},
+        "marks": lambda each, _: mark_letters(each.submission, marks),
+    }
+    return board_table("", shown, [group], yielding=1).dense
 
 
 def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:
@@ -347,42 +341,28 @@ def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:
 
 def _csv(board: Leaderboard) -> str:
     """Return one row per submission; an apostrophe disarms texts that a spreadsheet would run."""
+    columns: dict[str, ShownCell] = {
+        "work": ALL["work"],
+        "ranked_by": lambda _, group: "" if group.by is None else group.by.name,
+        "rank": rank_cell,
+        "submission": BEFORE["submission"],
+        "source": AFTER["from"],
+        "low": lambda each, group: _end(ranked_by(each, group), "low"),
+        "high": lambda each, group: _end(ranked_by(each, group), "high"),
+        "launches": BEFORE["launches"],
+        "ties": BEFORE["ties with"],
+        **metric_columns(board.columns, lambda column: f"{column.name} [{column.unit}]"),
+        **{name: AFTER[name] for name in ("machine", "devices", "software", "settings")},
+        "marks": lambda each, _: "; ".join(f"{m.name}: {m.words}" for m in each.submission.marks),
+    }
+    table = board_table("", columns, board.groups)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    heads = ("work", "ranked_by", "rank", "submission", "source", "low", "high", "launches", "ties")
-    names = [f"{column.name} [{column.unit}]" for column in board.columns]
-    about = ("machine", "devices", "software", "settings", "marks")
-    rows: list[Sequence[object]] = [(*heads, *names, *about)]
-    rows += [
-        _csv_row(each, group, board.columns) for group in board.groups for each in group.ranked
-    ]
-    for row in rows:
-        writer.writerow(_defused(cell) if isinstance(cell, str) else cell for cell in row)
+    writer.writerow(map(defused, table.headings))
+    for row in table.rows:
+        writer.writerow(c.value if c.is_number else defused(c.text) for c in row.cells)
     return out.getvalue()
 
 
-def _csv_row(each: Ranked, group: Group, columns: Sequence[Column]) -> Sequence[object]:
-    submission, by = each.submission, group.by
-    reading = None if by is None else by.of(submission)
-    readings = [column.of(submission) for column in columns]
-    return (
-        group.work.title,
-        "" if by is None else by.name,
-        each.rank,
-        submission.name,
-        submission.source,
-        None if reading is None else reading.low,
-        None if reading is None else reading.high,
-        submission.launch_count,
-        ", ".join(submission.ties),
-        *(None if value is None else value.value for value in readings),
-        submission.machine,
-        submission.rank_count,
-        submission.software,
-        submission.settings,
-        "; ".join(f"{mark.name}: {mark.words}" for mark in submission.marks),
-    )
-
-
-def _defused(text: str) -> str:
-    return f"'{text}" if text.startswith(FORMULA_STARTS) else text
+def _end(reading: Reading | None, name: Literal["low", "high"]) -> Cell:
+    return number(None if reading is None else getattr(reading, name))

@@ -1,10 +1,11 @@
 """The leaderboard as an HTML page, as table cells and as JSON."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from string import ascii_lowercase
-from typing import Final
+from typing import Final, TypeAlias
 
 from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.expression import format_bytes
@@ -33,6 +34,10 @@ RULE: Final = (
 UNRANKED: Final = "–"
 
 
+ShownCell: TypeAlias = Callable[[Ranked, Group], Cell | str]
+"""What a column shows of a submission in its group."""
+
+
 def short_heading(column: Column) -> str:
     """Name, unit and direction; a sign marks published metrics."""
     name = column.name.removeprefix(PUBLISHED_PREFIX)
@@ -48,11 +53,11 @@ def value_words(reading: Reading | None) -> str:
     return f"{_amount(reading.value, reading.unit)}{DOUBTED if reading.doubt is not None else ''}"
 
 
-def rank_words(each: Ranked, group: Group) -> str:
+def rank_cell(each: Ranked, group: Group) -> Cell:
     """Its rank, a dash where its value has no interval, nothing where it has no value."""
-    if each.rank is not None:
-        return str(each.rank)
-    return UNRANKED if group.by is not None and group.by.value(each.submission) is not None else ""
+    is_valued = group.by is not None and group.by.value(each.submission) is not None
+    text = str(each.rank) if each.rank is not None else UNRANKED if is_valued else ""
+    return number(each.rank, text)
 
 
 def _amount(value: float, unit: str) -> str:
@@ -66,11 +71,6 @@ def interval_words(reading: Reading | None) -> str:
     if reading.low is None or reading.high is None:
         return "one launch" if reading.launch_count == 1 else ""
     return f"{_amount(reading.low, reading.unit)} to {_amount(reading.high, reading.unit)}"
-
-
-def launches_words(submission: Submission) -> str:
-    """The number of launches; empty where unknown."""
-    return "" if submission.launch_count is None else str(submission.launch_count)
 
 
 def mark_names(submission: Submission) -> str:
@@ -132,87 +132,120 @@ def ranked_words(group: Group) -> str:
     return f"ranked by {group.by.heading}"
 
 
-HEADINGS = ("submission", "rank", "interval", "launches", "ties with", "marks")
-ABOUT = ("devices", "machine", "software", "settings", "from")
-ALL = ("submission", "work", "rank", "by", "value", "launches", "marks", "machine")
+BEFORE: Final[Mapping[str, ShownCell]] = {
+    "submission": lambda each, _: each.submission.name,
+    "rank": rank_cell,
+    "interval": lambda each, group: interval_words(ranked_by(each, group)),
+    "launches": lambda each, _: number(each.submission.launch_count),
+    "ties with": lambda each, _: ", ".join(each.submission.ties),
+    "marks": lambda each, _: mark_names(each.submission),
+}
+AFTER: Final[Mapping[str, ShownCell]] = {
+    "devices": lambda each, _: number(each.submission.rank_count),
+    "machine": lambda each, _: each.submission.machine,
+    "software": lambda each, _: each.submission.software,
+    "settings": lambda each, _: code(each.submission.settings),
+    "from": lambda each, _: each.submission.source,
+}
+ALL: Final[Mapping[str, ShownCell]] = {
+    "submission": BEFORE["submission"],
+    "work": lambda _, group: group.work.title,
+    "rank": rank_cell,
+    "by": lambda _, group: "" if group.by is None else group.by.heading,
+    "value": lambda each, group: _value(ranked_by(each, group)),
+    **{name: BEFORE[name] for name in ("launches", "marks")},
+    "machine": AFTER["machine"],
+}
+"""The columns that surround those of metrics, and those of the table of all submissions."""
+
+
+def ranked_by(each: Ranked, group: Group) -> Reading | None:
+    """What a submission has in the column that ranks its group."""
+    return None if group.by is None else group.by.of(each.submission)
+
+
+def metric_columns(
+    columns: Iterable[Column], heading: Callable[[Column], str]
+) -> dict[str, ShownCell]:
+    """A column of values for each metric, under its heading."""
+    return {heading(column): partial(_metric_cell, column) for column in columns}
+
+
+def _metric_cell(column: Column, each: Ranked, _: Group) -> Cell:
+    return _value(column.of(each.submission))
+
+
+def board_table(
+    about: str, columns: Mapping[str, ShownCell], groups: Iterable[Group], *, yielding: int = -1
+) -> Table:
+    """A row for each submission of these groups; the columns by their headings."""
+    return Table(
+        about=about,
+        headings=tuple(columns),
+        rows=tuple(
+            TableRow.of(
+                *(shown(each, group) for shown in columns.values()),
+                tone="best" if each.rank == 1 else "",
+            )
+            for group in groups
+            for each in group.ranked
+        ),
+        is_long=True,
+        yielding=frozenset({yielding}),
+    )
 
 
 def leaderboard_page(board: Leaderboard) -> str:
     """The whole file."""
     count = sum(len(group.ranked) for group in board.groups)
-    sections = [_section(place, group, board) for place, group in enumerate(board.groups)]
+    about = "Every submission with what it is ranked by"
+    every = Section(
+        name="all",
+        heading="All submissions",
+        lead="Ranks are those within the same work.",
+        blocks=(board_table(about, ALL, board.groups),),
+    )
+    sections = [
+        group_section(place, group, board.columns) for place, group in enumerate(board.groups)
+    ]
     return render_html(
         Document(
             title="Leaderboard",
             lead=f"{count} submissions of {len(board.groups)} kinds of work. Only what did the "
             f"same work is ranked together; {RULE}.",
-            sections=(_everything(board), *sections, *_about(board)),
+            sections=(every, *sections, *about_sections(board)),
         )
     )
 
 
-def _everything(board: Leaderboard) -> Section:
-    """One table of all submissions, to be searched."""
-    rows = tuple(_brief(each, group) for group in board.groups for each in group.ranked)
-    table = Table(
-        about="Every submission with what it is ranked by", headings=ALL, rows=rows, is_long=True
-    )
-    lead = "Ranks are those within the same work."
-    return Section(name="all", heading="All submissions", lead=lead, blocks=(table,))
+def group_section(
+    place: int, group: Group, columns: Sequence[Column], links: str = "", most: int | None = None
+) -> Section:
+    """A group with at most so many of its columns, its marks, and why values are absent.
 
-
-def _brief(each: Ranked, group: Group) -> TableRow:
-    submission = each.submission
-    return TableRow.of(
-        submission.name,
-        group.work.title,
-        number(each.rank, rank_words(each, group)),
-        "" if group.by is None else group.by.heading,
-        _value(None if group.by is None else group.by.of(submission)),
-        number(submission.launch_count),
-        mark_names(submission),
-        submission.machine,
-    )
-
-
-def _section(place: int, group: Group, board: Leaderboard) -> Section:
-    columns = columns_in(group, board.columns)
-    table = Table(
-        about=ranked_words(group),
-        headings=(*HEADINGS, *(column.heading for column in columns), *ABOUT),
-        rows=tuple(_row(each, group, columns) for each in group.ranked),
-        is_long=True,
-    )
+    Names lead to `links` followed by them.
+    """
+    shown = columns_in(group, columns)[:most]
+    before = dict(BEFORE)
+    if links:
+        before["submission"] = lambda each, _: Cell(
+            text=each.submission.name, link=f"{links}{each.submission.name}"
+        )
+    headings = {**before, **metric_columns(shown, lambda column: column.heading), **AFTER}
     marks = tuple(
         (each.submission.name, f"{mark.title}: {mark.words}")
         for each in group.ranked
         for mark in each.submission.marks
     )
-    facts = (Facts(lines=lines) for lines in (marks, tuple(_absences(group, columns))) if lines)
+    notes = (("Marks of these submissions", marks), ("Missing values", _absences(group, shown)))
     return Section(
         name=f"work-{place}",
         heading=group.work.title,
         lead=ranked_words(group),
-        blocks=(table, *facts),
-    )
-
-
-def _row(each: Ranked, group: Group, columns: list[Column]) -> TableRow:
-    submission = each.submission
-    return TableRow.of(
-        submission.name,
-        number(each.rank, rank_words(each, group)),
-        interval_words(group.by.of(submission) if group.by is not None else None),
-        number(submission.launch_count),
-        ", ".join(submission.ties),
-        mark_names(submission),
-        *(_value(column.of(submission)) for column in columns),
-        number(submission.rank_count),
-        submission.machine,
-        submission.software,
-        code(submission.settings),
-        submission.source,
-        tone="best" if each.rank == 1 else "",
+        blocks=(
+            board_table(ranked_words(group), headings, [group]),
+            *(Facts(lines=lines, summary=summary) for summary, lines in notes if lines),
+        ),
     )
 
 
@@ -220,15 +253,18 @@ def _value(reading: Reading | None) -> Cell:
     return number(None if reading is None else reading.value, value_words(reading))
 
 
-def _absences(group: Group, columns: list[Column]) -> Iterator[tuple[str, str]]:
+def _absences(group: Group, columns: Sequence[Column]) -> tuple[tuple[str, str], ...]:
     """Why cells of a group are empty: a line for each column and reason."""
-    for column in columns:
-        readings = (each.submission.readings.get(column.name) for each in group.ranked)
-        reasons = Counter(each.absent for each in readings if each is not None and each.absent)
-        yield from ((f"no {column.name}", f"{why} ({count})") for why, count in reasons.items())
+    reasons = Counter(
+        (column.name, reading.absent)
+        for column in columns
+        for each in group.ranked
+        if (reading := each.submission.readings.get(column.name)) is not None and reading.absent
+    )
+    return tuple((f"no {name}", f"{why} ({count})") for (name, why), count in reasons.items())
 
 
-def _about(board: Leaderboard) -> Iterator[Section]:
+def about_sections(board: Leaderboard) -> Iterator[Section]:
     """What marks mean, what is wrong with columns, and what was left out."""
     lists = (
         ("marks", "Marks", "Reservations about submissions; how many have each.", legend(board)),

@@ -214,13 +214,13 @@ def write_csv(documents: Sequence[Document], out: BinaryIO) -> None:
     text = io.TextIOWrapper(out, encoding="utf-8", errors="backslashreplace", newline="")
     columns = columns_of(documents)
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(map(_defused, columns))
-    rows.writerows(map(_defused, row) for row in zip(*columns.values(), strict=True))
+    rows.writerow(map(defused, columns))
+    rows.writerows(map(defused, row) for row in zip(*columns.values(), strict=True))
     text.flush()
     text.detach()
 
 
-def _defused(cell: Cell) -> Cell:
+def defused(cell: Cell) -> Cell:
     """A text that no program runs, and with one kind of line ends, which is quoted."""
     if not isinstance(cell, str):
         return cell

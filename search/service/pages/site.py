@@ -7,17 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from evaluator.metrics.base import PUBLISHED_PREFIX
 from search.doctor import api_key, store_folder
-from search.leaderboard.ranking import Column, Group, Ranked
-from search.leaderboard.view import (
-    RULE,
-    columns_in,
-    interval_words,
-    launches_words,
-    legend,
-    mark_names,
-    ranked_words,
-    value_words,
-)
+from search.leaderboard.view import RULE, about_sections, group_section
 from search.service.access import Reader, TheService, begin_session, end_session, local_place
 from search.service.api.health import service_status
 from search.service.api.studies import Offset
@@ -28,7 +18,8 @@ from search.service.pages.base import form_of, page
 router = APIRouter(include_in_schema=False)
 
 ON_A_PAGE = 20
-FEW_COLUMNS = 2
+MOST_COLUMNS = 3
+"""Of metrics in a group; the page that `cclsearch leaderboard -o` writes has all."""
 
 
 @router.get("/leaderboard")
@@ -47,7 +38,11 @@ def leaderboard_page(
     return page(
         request,
         "leaderboard.html",
-        groups=[_group(group, columns) for group in board.groups[offset : offset + ON_A_PAGE]],
+        sections=[
+            group_section(offset + place, group, columns, "/studies/", MOST_COLUMNS)
+            for place, group in enumerate(board.groups[offset : offset + ON_A_PAGE])
+        ],
+        about=[*about_sections(board)],
         total=len(board.groups),
         offset=offset,
         limit=ON_A_PAGE,
@@ -55,39 +50,8 @@ def leaderboard_page(
         workload=workload,
         metrics=[column.name for column in board.columns],
         rule=RULE,
-        marks=tuple(legend(board).items()),
-        notes=board.notes,
         address=f"/leaderboard?{urlencode(kept)}&" if kept else "/leaderboard?",
     )
-
-
-def _group(group: Group, columns: list[Column]) -> dict[str, object]:
-    shown = [each for each in columns_in(group, columns) if each != group.by][:FEW_COLUMNS]
-    return {
-        "title": group.work.title,
-        "words": ranked_words(group),
-        "by": None if group.by is None else group.by.heading,
-        "columns": [column.heading for column in shown],
-        "rows": [_row(each, group, shown) for each in group.ranked],
-    }
-
-
-def _row(each: Ranked, group: Group, shown: list[Column]) -> dict[str, object]:
-    submission = each.submission
-    reading = None if group.by is None else group.by.of(submission)
-    return {
-        "rank": each.rank,
-        "study": submission.name,
-        "name": submission.source,
-        "value": value_words(reading),
-        "interval": interval_words(reading),
-        "launches": launches_words(submission),
-        "marks": mark_names(submission),
-        "about": [(mark.name, mark.words) for mark in submission.marks],
-        "cells": [value_words(column.of(submission)) for column in shown],
-        "machine": submission.machine,
-        "settings": submission.settings,
-    }
 
 
 WRONG = "That token is not known here. Copy the whole token again, or ask for a new one."

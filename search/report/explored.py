@@ -7,6 +7,7 @@ trials costs no more than what is drawn.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
+from typing import Final, Self
 
 from evaluator.metrics.registry import ALIASES
 from evaluator.objective import Scoring, metrics_read, scoring_of
@@ -32,7 +33,7 @@ from search.views.charts import (
 )
 from search.views.document import thin
 from search.views.format import format_number, line_words, one_line
-from search.views.svg import ChartAxis
+from search.views.svg import ChartAxis, Shape
 
 MOST_REPEATS = 5000
 """The repeats of a study are read only up to this number: each is read in full."""
@@ -56,6 +57,23 @@ class Axis:
     unit: str
     lower_is_better: bool
 
+    @classmethod
+    def of(cls, scoring: Scoring) -> Self:
+        """An objective as an axis."""
+        text, unit = scoring.expression.text, scoring.unit
+        return cls(name=text, unit=unit, lower_is_better=scoring.lower_is_better)
+
+    @property
+    def shown(self) -> Self:
+        """The axis in the unit that `Interval.shown` converts to."""
+        return replace(self, unit="MiB") if self.unit == "bytes" else self
+
+    @property
+    def label(self) -> str:
+        """Its name with its unit."""
+        unit = f" ({self.unit})" if self.unit else ""
+        return f"{one_line(self.name, LABEL_CHARS)}{unit}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryPoint:
@@ -76,10 +94,21 @@ class Interval:
     low: float | None
     high: float | None
 
+    @classmethod
+    def of(cls, spread: Spread) -> Self:
+        """The value over launches, and its interval."""
+        return cls(centre=spread.centre, low=spread.low, high=spread.high)
+
     @property
     def ends(self) -> Ends | None:
         """The interval, as charts take it."""
         return None if self.low is None or self.high is None else (self.low, self.high)
+
+    def shown(self, axis: Axis) -> "Interval":
+        """The same in the unit that people read it in."""
+        size = MIB if axis.unit == "bytes" else 1.0
+        low, high = (None if end is None else end / size for end in (self.low, self.high))
+        return Interval(centre=self.centre / size, low=low, high=high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +178,8 @@ class StudyKnobs:
 
 def study_history(row: StudyRow, records: Store) -> StudyHistory:
     """Return every trial in order, thin where there are too many to be drawn."""
-    axis, leader = axis_of(scoring_of(row.study)), leader_of(row, records)
-    found, again = _shown(row, records), repeat_spreads(row, records)
+    axis, leader = Axis.of(scoring_of(row.study)), leader_of(row, records)
+    found, again = _sample(row, records, MOST_POINTS, 1), repeat_spreads(row, records)
     sign = 1 if axis.lower_is_better else -1
     led: list[BestSoFar] = []
     for each in found:
@@ -158,6 +187,7 @@ def study_history(row: StudyRow, records: Store) -> StudyHistory:
             continue
         if not led or sign * each.value < sign * led[-1].value:
             led.append(BestSoFar(ordinal=each.ordinal, value=each.value))
+    result = best_result(row, leader, records)
     return StudyHistory(
         axis=axis,
         points=tuple(
@@ -172,7 +202,7 @@ def study_history(row: StudyRow, records: Store) -> StudyHistory:
         ),
         best_so_far=tuple(led),
         best=None if leader is None else leader.ordinal,
-        best_again=_again(row, leader, records),
+        best_again=Interval.of(result) if result is not None and result.launch_count > 1 else None,
         shown=len(found),
         total=records.counts(row.id).trials,
     )
@@ -185,21 +215,19 @@ def study_front(row: StudyRow, records: Store, against: str | None = None) -> St
     no trial has that metric.
     """
     scoring = scoring_of(row.study)
-    if against is None and scoring.more:
-        return _asked_front(row, scoring, records)
     if against is not None:
         found = _traded(row, scoring, against, records)
         if found is None:
             name = one_line(against, NAME_CHARS)
             raise StudyError(f"no measured trial of study {row.id} has a metric {name!r}")
         return found
+    if scoring.more:
+        return _asked_front(row, scoring, records)
     for name in OTHER_AXES:
         found = None if name == scoring.expression.text else _traded(row, scoring, name, records)
         if found is not None and sum(point.on_front for point in found.points) > 1:
             return found
-    return StudyFront(
-        axes=(axis_of(scoring),), points=(), is_multi_objective=False, shown=0, total=0
-    )
+    return _front(row, (Axis.of(scoring),), {}, {}, records)
 
 
 def history_front(scoring: Scoring, history: History, members: Sequence[FrontMember]) -> StudyFront:
@@ -227,7 +255,7 @@ def history_front(scoring: Scoring, history: History, members: Sequence[FrontMem
         if (values := own_values(trial, scoring)) is not None
     )
     return StudyFront(
-        axes=tuple(map(axis_of, scoring.objectives)),
+        axes=tuple(map(Axis.of, scoring.objectives)),
         points=points,
         is_multi_objective=True,
         shown=len(points),
@@ -237,25 +265,20 @@ def history_front(scoring: Scoring, history: History, members: Sequence[FrontMem
 
 def study_knobs(row: StudyRow, records: Store) -> StudyKnobs:
     """Return configurations as lines: all, or the best and some of the others."""
-    total, leader = records.counts(row.id).trials, leader_of(row, records)
-    ordinals = None
-    if total > MOST_LINES:
-        half = MOST_LINES // 2
-        spread = records.sampled_ordinals(row.id, half, limited=bool(row.study.limits))
-        ordinals = {*records.leading(row.id, half), *spread}
-    found = [each for each in outlines_of(row, records, ordinals) if each.config is not None]
+    leader, sample = leader_of(row, records), _sample(row, records, MOST_LINES, MOST_LINES // 2)
+    found = [each for each in sample if each.config is not None]
     again = repeat_spreads(row, records)
     ranks = records.ranks(row.id, [each.ordinal for each in found], _costs(row, again))
     last = max(1, max(ranks.values(), default=1))
     tried = _varied(row.study, [each.config for each in found if each.config is not None])
     knobs = tuple(TriedKnob(name=name, choices=choices) for name, choices in tried)
     return StudyKnobs(
-        axis=axis_of(scoring_of(row.study)),
+        axis=Axis.of(scoring_of(row.study)),
         knobs=knobs,
         lines=tuple(_tried(each, knobs, ranks, last, again) for each in found) if knobs else (),
         best=None if leader is None else leader.ordinal,
         shown=len(found) if knobs else 0,
-        total=total,
+        total=records.counts(row.id).trials,
     )
 
 
@@ -310,6 +333,19 @@ def outlines_of(
     )
 
 
+MARKS: Final[Mapping[Ended, tuple[str, Shape]]] = {
+    "measured": ("measured", "dot"),
+    "breaks a limit": ("limited", "cross"),
+    "failed": ("failure", "tick"),
+}
+"""Colour and shape of the trials that ended so."""
+
+
+def _by_end(ended: Ended, points: Sequence[Point]) -> Series:
+    kind, shape = MARKS[ended]
+    return Series(name=ended, kind=kind, points=points, shape=shape)
+
+
 def draw_history(found: StudyHistory, most: int = MOST_POINTS, links: str = "") -> str:
     """Draw every trial in order, or the best so far and `most` others; empty without a value.
 
@@ -320,36 +356,31 @@ def draw_history(found: StudyHistory, most: int = MOST_POINTS, links: str = "") 
     led = [Point(x=each.ordinal, y=each.value) for each in found.best_so_far]
     leading = {each.ordinal for each in found.best_so_far}
     shown = thin(found.points, lambda each: each.ordinal in leading, most)
-    by_end: dict[Ended, list[Point]] = {"measured": [], "breaks a limit": [], "failed": []}
+    by_end: dict[Ended, list[Point]] = {ended: [] for ended in MARKS}
     for each in shown:
         link = links and f"{links}{each.ordinal}"
         point = Point(x=each.ordinal, y=each.value, tip=each.words, link=link)
         by_end[each.ended].append(point)
-    label, end = axis_label(found.axis), shown[-1].ordinal + 0.5
+    label, end = found.axis.label, shown[-1].ordinal + 0.5
     best = Series(name="best so far", kind="best", points=led, shape=None, path="step", until=end)
-    series = [best, *starmap(_by_end, by_end.items()), *_repeated_best(found, links)]
     return xy_chart(
-        Panel(series=series, x=ChartAxis(label="trial", kind="whole"), y=ChartAxis(label=label)),
+        Panel(
+            series=[best, *starmap(_by_end, by_end.items()), *_repeated_best(found, links)],
+            x=ChartAxis(label="trial", kind="whole"),
+            y=ChartAxis(label=label),
+        ),
         title=f"{label} of every trial",
         about=f"{len(shown)} trials in order, {len(by_end['failed'])} without a value",
     )
-
-
-def _by_end(ended: Ended, points: Sequence[Point]) -> Series:
-    """The trials that ended so."""
-    if ended == "measured":
-        return Series(name=ended, kind="measured", points=points)
-    if ended == "failed":
-        return Series(name=ended, kind="failure", points=points, shape="tick")
-    return Series(name=ended, kind="limited", points=points, shape="cross")
 
 
 def _repeated_best(found: StudyHistory, links: str) -> Iterator[Series]:
     again, best = found.best_again, found.best
     if again is None or best is None:
         return
-    tip = f"trial {best} over all its launches: {interval_words(again)}"
-    link = links and f"{links}{best}"
+    ends = " to ".join(map(format_number, again.ends or ()))
+    value = f"{format_number(again.centre)}{f' ({ends})' if ends else ''}"
+    tip, link = f"trial {best} over all its launches: {value}", links and f"{links}{best}"
     points = [Point(x=best, y=again.centre, y_ends=again.ends, tip=tip, link=link)]
     yield Series(name="best, repeated", kind="best", points=points, shape="large dot", is_main=True)
 
@@ -359,13 +390,11 @@ def draw_fronts(front: StudyFront, links: str = "") -> Iterator[tuple[str, str]]
 
     Marks lead to `links` followed by their trial, unless it is empty.
     """
-    if len(front.axes) < 2 or not front.points:
-        return
-    for place in range(1, len(front.axes)):
+    for place in range(1, len(front.axes)) if front.points else ():
         # What a trial costs is the x-axis, as readers expect; several objectives keep their order.
         order = (0, place) if front.is_multi_objective else (place, 0)
-        x, y = (shown_axis(front.axes[n]) for n in order)
-        yield f"{axis_label(y)} against {axis_label(x)}", _draw_front(front, order, links)
+        x, y = (front.axes[n].shown.label for n in order)
+        yield f"{y} against {x}", _draw_front(front, order, links)
 
 
 def _draw_front(front: StudyFront, order: tuple[int, int], links: str) -> str:
@@ -373,7 +402,10 @@ def _draw_front(front: StudyFront, order: tuple[int, int], links: str) -> str:
     points = [(each, _front_point(each, front, order, links)) for each in front.points]
     members = sorted((point for of, point in points if of.on_front), key=lambda each: each.x)
     others = [(of.is_limited, point) for of, point in points if not of.on_front]
-    x, y = (_directed_label(shown_axis(front.axes[n])) for n in order)
+    x, y = (
+        f"{axis.shown.label}, {'lower' if axis.lower_is_better else 'higher'} is better"
+        for axis in (front.axes[n] for n in order)
+    )
     series = [
         _by_end("measured", [point for is_limited, point in others if not is_limited]),
         _by_end("breaks a limit", [point for is_limited, point in others if is_limited]),
@@ -398,48 +430,11 @@ def draw_knobs(found: StudyKnobs, links: str = "") -> str | None:
     """Draw configurations as lines; None where nothing was varied."""
     if len(found.knobs) < 2 or len(found.lines) < 2:
         return None
-    return parallel_chart(found.knobs, found.lines, found.best, axis_label(found.axis), links)
-
-
-def axis_of(scoring: Scoring) -> Axis:
-    """Return an objective as an axis."""
-    return Axis(
-        name=scoring.expression.text, unit=scoring.unit, lower_is_better=scoring.lower_is_better
-    )
-
-
-def axis_label(axis: Axis) -> str:
-    """Return an axis with its unit."""
-    unit = f" ({axis.unit})" if axis.unit else ""
-    return f"{one_line(axis.name, LABEL_CHARS)}{unit}"
-
-
-def shown_axis(axis: Axis) -> Axis:
-    """Return an axis in the unit that `shown_value` converts to."""
-    return replace(axis, unit="MiB") if axis.unit == "bytes" else axis
-
-
-def shown_value(value: Interval, axis: Axis) -> Interval:
-    """Return a value in the unit that people read it in."""
-    size = MIB if axis.unit == "bytes" else 1.0
-    low, high = (None if end is None else end / size for end in (value.low, value.high))
-    return Interval(centre=value.centre / size, low=low, high=high)
-
-
-def interval_words(value: Interval) -> str:
-    """Return a value with its interval, where one is known: `0.52 (0.51 to 0.53)`."""
-    if value.low is None or value.high is None:
-        return format_number(value.centre)
-    ends = f"{format_number(value.low)} to {format_number(value.high)}"
-    return f"{format_number(value.centre)} ({ends})"
-
-
-def _directed_label(axis: Axis) -> str:
-    return f"{axis_label(axis)}, {'lower' if axis.lower_is_better else 'higher'} is better"
+    return parallel_chart(found.knobs, found.lines, found.best, found.axis.label, links)
 
 
 def _front_point(of: FrontPoint, front: StudyFront, order: tuple[int, int], links: str) -> Point:
-    x, y = (shown_value(of.values[n], front.axes[n]) for n in order)
+    x, y = (of.values[n].shown(front.axes[n]) for n in order)
     return Point(
         x=x.centre,
         y=y.centre,
@@ -474,19 +469,13 @@ def _ended(of: TrialOutline) -> Ended:
     return "breaks a limit" if of.is_limited else "measured"
 
 
-def _shown(row: StudyRow, records: Store) -> Sequence[TrialOutline]:
-    """Return all trials where they are few, else a sample with the same shape, and the leader."""
-    if records.counts(row.id).trials <= MOST_POINTS:
+def _sample(row: StudyRow, records: Store, most: int, leading: int) -> Sequence[TrialOutline]:
+    """Return all trials, or of many the first `leading` and a sample of the same shape."""
+    if records.counts(row.id).trials <= most:
         return outlines_of(row, records)
-    sample = records.sampled_ordinals(row.id, MOST_POINTS, limited=bool(row.study.limits))
-    return outlines_of(row, records, {*sample, *records.leading(row.id, 1)})
-
-
-def _again(row: StudyRow, leader: Trial | None, records: Store) -> Interval | None:
-    result = best_result(row, leader, records)
-    if result is None or result.launch_count < 2:
-        return None
-    return Interval(centre=result.centre, low=result.low, high=result.high)
+    limited = bool(row.study.limits)
+    sample = records.sampled_ordinals(row.id, most - leading, limited=limited)
+    return outlines_of(row, records, {*sample, *records.leading(row.id, leading)})
 
 
 def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
@@ -501,18 +490,12 @@ def _asked_front(row: StudyRow, scoring: Scoring, records: Store) -> StudyFront:
     front = {member.ordinal: _reached(member) for member in members}
     again = repeat_spreads(row, records)
     own |= {n: (again[n].centre, *values[1:]) for n, values in own.items() if n in again}
-    return StudyFront(
-        axes=tuple(map(axis_of, scoring.objectives)),
-        points=(points := _points(row, own, front, records)),
-        is_multi_objective=True,
-        shown=len(points),
-        total=len(own),
-    )
+    axes = tuple(map(Axis.of, scoring.objectives))
+    return _front(row, axes, own, front, records, is_multi_objective=True)
 
 
 def _reached(member: FrontMember) -> tuple[Interval, ...]:
-    values = (each.value for each in member.reached)
-    return tuple(Interval(centre=one.centre, low=one.low, high=one.high) for one in values)
+    return tuple(Interval.of(each.value) for each in member.reached)
 
 
 def _own_values(
@@ -548,40 +531,43 @@ def _traded(row: StudyRow, scoring: Scoring, name: str, records: Store) -> Study
     unit = told[min(own)][0].unit
     sign = 1 if scoring.lower_is_better else -1
     kept = unbeaten({n: (sign * v, taken) for n, (v, taken) in own.items() if scores[n].leads})
-    points = _points(row, own, {n: _once(own[n]) for n in kept}, records)
-    return StudyFront(
-        axes=(axis_of(scoring), Axis(name=name, unit=unit, lower_is_better=True)),
-        points=points,
-        is_multi_objective=False,
-        shown=len(points),
-        total=len(own),
-    )
+    axes = (Axis.of(scoring), Axis(name=name, unit=unit, lower_is_better=True))
+    return _front(row, axes, own, {n: _once(own[n]) for n in kept}, records)
 
 
 def _once(values: Sequence[float]) -> tuple[Interval, ...]:
     return tuple(Interval(centre=value, low=None, high=None) for value in values)
 
 
-def _points(
+def _front(
     row: StudyRow,
+    axes: tuple[Axis, ...],
     own: Mapping[int, tuple[float, ...]],
     front: Mapping[int, tuple[Interval, ...]],
     records: Store,
-) -> tuple[FrontPoint, ...]:
-    """Return the points to draw: the front, and a sample of the others where there are many."""
+    *,
+    is_multi_objective: bool = False,
+) -> StudyFront:
+    """Return the front, and a sample of the other trials where there are many."""
     again = repeat_spreads(row, records)
     members = thin([n for n in own if n in front], lambda _: False, MOST_POINTS // 2)
-    known = set(members)
     others = thin([n for n in own if n not in front], lambda _: False, MOST_POINTS // 2)
-    return tuple(
+    points = tuple(
         FrontPoint(
             ordinal=each.ordinal,
             values=front.get(each.ordinal) or _once(own[each.ordinal]),
-            on_front=each.ordinal in known,
+            on_front=each.ordinal in front,
             is_limited=each.is_limited,
             words=_outline_words(each, again),
         )
         for each in outlines_of(row, records, [*members, *others])
+    )
+    return StudyFront(
+        axes=axes,
+        points=points,
+        is_multi_objective=is_multi_objective,
+        shown=len(points),
+        total=len(own),
     )
 
 

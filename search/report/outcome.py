@@ -9,11 +9,8 @@ from search.report.data import ReportData
 from search.report.explored import (
     FrontPoint,
     StudyFront,
-    axis_label,
     draw_fronts,
     draw_history,
-    shown_axis,
-    shown_value,
 )
 from search.study.spaces import parts
 from search.transfer.audit import CHECKS
@@ -114,7 +111,7 @@ def history_section(data: ReportData) -> Section | None:
         lead=f"One mark per trial in launch order; {better} is better. A failed trial is a tick on "
         "the axis; the best trial shows the interval over its launches."
         f"{left_out_words(found.shown, found.total)}",
-        blocks=(Chart(drawn=drawn, about=f"{axis_label(found.axis)} of each trial"),),
+        blocks=(Chart(drawn=drawn, about=f"{found.axis.label} of each trial"),),
     )
 
 
@@ -146,9 +143,9 @@ def front_section(data: ReportData) -> Section | None:
 
 
 def _trade_table(found: StudyFront, front: Sequence[FrontPoint]) -> Table:
-    objective, taken = (axis_label(shown_axis(axis)) for axis in found.axes)
+    objective, taken = (axis.shown.label for axis in found.axes)
     rows = sorted(
-        (shown_value(cost, found.axes[1]).centre, shown_value(value, found.axes[0]).centre, ordinal)
+        (cost.shown(found.axes[1]).centre, value.shown(found.axes[0]).centre, ordinal)
         for ordinal, (value, cost) in ((point.ordinal, point.values) for point in front)
     )
     return Table(
@@ -169,7 +166,7 @@ def _front_table(data: ReportData, members: Sequence[FrontMember]) -> Table:
         values = [each.value for each in member.reached]
         cells = (Cell(text=reached_words(each), value=each.centre) for each in values)
         rows.append(TableRow.of(f"trial {member.ordinal}", *cells, code(config)))
-    names = map(axis_label, data.front.axes)
+    names = (axis.label for axis in data.front.axes)
     about = "The Pareto front, best in the main objective first"
     return Table(about=about, headings=("trial", *names, "sets"), rows=tuple(rows))
 

@@ -12,12 +12,9 @@ from search.report.explored import (
     FrontPoint,
     StudyFront,
     StudyKnobs,
-    axis_label,
     draw_fronts,
     draw_knobs,
     outlines_of,
-    shown_axis,
-    shown_value,
 )
 from search.service.pages.base import OneStudy, StudyPage, drawing
 from search.views.format import format_flags, format_number
@@ -44,7 +41,7 @@ def explore(at: OneStudy, against: Annotated[str, Query(max_length=120)] = "") -
         knobs=knobs,
         tried=drawing(draw_knobs(knobs)),
         rows=_rows(row, front, knobs, records),
-        axis_names=[axis_label(shown_axis(axis)) for axis in front.axes],
+        axis_names=[axis.shown.label for axis in front.axes],
     )
 
 
@@ -87,6 +84,6 @@ def _values(of: TrialOutline, point: FrontPoint | None, front: StudyFront) -> li
     """Return the values of a trial by axis, empty where it has none."""
     if point is not None:
         reached = zip(point.values, front.axes, strict=True)
-        return [format_number(shown_value(value, axis).centre) for value, axis in reached]
+        return [format_number(value.shown(axis).centre) for value, axis in reached]
     value = "" if of.value is None else format_number(of.value)
     return [value] + [""] * (len(front.axes) - 1)

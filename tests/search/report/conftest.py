@@ -7,7 +7,16 @@ import pytest
 
 from records.store.store import Store
 from records.study import Dimension, Study
-from records.trial import Breakdown, Config, FailureKind, MetricValue, Policy, Repeat, Trial
+from records.trial import (
+    Breakdown,
+    Config,
+    FailureKind,
+    MetricValue,
+    Outcome,
+    Policy,
+    Repeat,
+    Trial,
+)
 from search.report.report import study_report
 from search.views.document import Document
 from tests.support import records as testing
@@ -52,23 +61,24 @@ def again(trials: Sequence[Trial]) -> tuple[Repeat, ...]:
     """Four rounds of the best against the first, each a little slower than the one before."""
     measured = [trial for trial in trials if trial.score is not None]
     best = min(measured, key=lambda trial: trial.score.cost)
+    sides = dict.fromkeys((best.ordinal, measured[0].ordinal))
     return tuple(
         Repeat(
             series=len(trials),
             round=number,
-            ordinal=trial.ordinal,
+            ordinal=ordinal,
             position=position,
-            outcome=replace(
-                testing.measured(trial.score.value * (1 + number / 100)),
-                metrics=tuple(
-                    replace(metric, value=metric.value * (1 + number / 100))
-                    for metric in trial.outcome.metrics
-                ),
-            ),
+            outcome=slower(trials[ordinal].outcome, 1 + number / 100),
         )
         for number in range(4)
-        for position, trial in enumerate([best, measured[0]][: 1 + (best is not measured[0])])
+        for position, ordinal in enumerate(sides)
     )
+
+
+def slower(outcome: Outcome, factor: float) -> Outcome:
+    """The same outcome, with all its metrics this many times as large."""
+    larger = (replace(metric, value=metric.value * factor) for metric in outcome.metrics)
+    return replace(outcome, metrics=tuple(larger))
 
 
 @pytest.fixture

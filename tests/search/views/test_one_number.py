@@ -1,5 +1,7 @@
-"""A trial has one number wherever it is shown: over the launches that count, not its first one."""
+"""A trial has the same facts wherever it is shown: its number over the launches that count, not its
+first one; and a number about it, energy per step, with the reason where it is absent."""
 
+import csv
 import json
 from contextlib import closing
 from dataclasses import replace
@@ -19,6 +21,7 @@ from search.report.data import ReportData
 from search.report.report import study_report
 from search.views.format import reached_words
 from search.views.frames import trials
+from search.views.markdown import render_markdown
 from tests.search.service.conftest import running
 from tests.search.service.reading_pages import get, table
 from tests.support import records as testing
@@ -26,10 +29,8 @@ from tests.support import records as testing
 SCORING = scoring(Objective(expression="step_time"))
 STUDY = "20260301-000000-once"
 LUCKY, RACED, CONFIRMED = 0.1574, (0.168, 0.1645), (0.1659, 0.163, 0.168)
-
-TRIALS = [
-    testing.trial(n, seconds, {"n": n, "m": 2 - n}) for n, seconds in enumerate((0.5, LUCKY, 0.16))
-]
+LATER = (0.17, 0.171, 0.172)
+WHY = "NVML reported no energy of its devices"
 
 
 def launches(values, purpose, series=2, ordinal=1):
@@ -46,24 +47,16 @@ def launches(values, purpose, series=2, ordinal=1):
     ]
 
 
-def test_a_final_with_an_interval_speaks_alone():
-    both = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED, Purpose.CONFIRM)]
-
-    assert supported_values(both, SCORING) == {1: CONFIRMED}
-
-
-def test_a_final_too_short_for_an_interval_counts_with_the_races():
-    both = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED[:2], Purpose.CONFIRM)]
-
-    assert supported_values(both, SCORING) == {1: (*RACED, *CONFIRMED[:2])}
-
-
-def test_the_last_final_speaks_for_a_trial_that_was_in_several():
-    later = launches((0.17, 0.171, 0.172), Purpose.CONFIRM, series=5)
-
-    found = supported_values([*launches(CONFIRMED, Purpose.CONFIRM), *later], SCORING)
-
-    assert found == {1: (0.17, 0.171, 0.172)}
+@pytest.mark.parametrize(
+    ("first", "second", "values"),
+    [
+        ((RACED, Purpose.RACE), (CONFIRMED, Purpose.CONFIRM), CONFIRMED),
+        ((RACED, Purpose.RACE), (CONFIRMED[:2], Purpose.CONFIRM), (*RACED, *CONFIRMED[:2])),
+        ((CONFIRMED, Purpose.CONFIRM), (LATER, Purpose.CONFIRM, 5), LATER),
+    ],
+)
+def test_the_last_final_with_an_interval_speaks_alone_else_with_the_races(first, second, values):
+    assert supported_values([*launches(*first), *launches(*second)], SCORING) == {1: values}
 
 
 @pytest.mark.parametrize(
@@ -84,13 +77,21 @@ def test_two_launches_have_no_interval_and_both_values(values, words):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A study whose second trial was lucky in its first launch, and slower than it in the final."""
+    """A study whose second trial was lucky in its first launch, and slower than it in the final.
+
+    Only its energy is known.
+    """
     root = tmp_path_factory.mktemp("once")
     again = [*launches(RACED, Purpose.RACE), *launches(CONFIRMED, Purpose.CONFIRM, series=3)]
+    both = [testing.trial(n, s, {"n": n, "m": 2 - n}) for n, s in enumerate((0.5, LUCKY, 0.16))]
+    outcome = both[1].outcome
+    energy_j = 12.5 * len(outcome.measurement.slowest_rank_s)
+    known = replace(outcome, measurement=replace(outcome.measurement, energy_j=energy_j))
+    both[1] = replace(both[1], outcome=known)
     with closing(Store(root)) as records:
         knobs = [Dimension(name=name, choices=(0, 1, 2)) for name in ("m", "n")]
         study = replace(testing.study(*knobs), strategy="offline")
-        records.add_study(STUDY, study, "test", TRIALS, again)
+        records.add_study(STUDY, study, "test", both, again)
     return root
 
 
@@ -100,53 +101,70 @@ def printed(store, *command):
     return ended.output
 
 
-def test_every_command_shows_it(store):
+def test_every_command_shows_it(store, tmp_path):
     listed = json.loads(printed(store, "list", "--json"))[0]
     shown = json.loads(printed(store, "show", "--json"))["trials"][1]
-    one = json.loads(printed(store, "trial", "show", "1", "--json"))
+    absent, one = (json.loads(printed(store, "trial", "show", n, "--json")) for n in "01")
     compared = json.loads(printed(store, "compare", "trial:0", "trial:1", "--json"))
+    first, text = (printed(store, "trial", "show", n) for n in "01")
+    printed(store, "export", "--format", "csv", "-o", str(tmp_path / "out.csv"))
+    with (tmp_path / "out.csv").open() as file:
+        cells = [row["energy_per_step [J]"] for row in csv.DictReader(file)]
 
     assert {each["score"] for each in (shown, one)} == {0.1659}
     assert {each["launches"] for each in (listed, shown, one)} == {3}
     assert (listed["best"], compared["rows"][0]["b"]["centre"]) == (0.1659, 0.1659)
     assert "0.1574" not in printed(store, "show")
-    assert "first launch: 0.1574 s" in printed(store, "trial", "show", "1")
+    assert "first launch: 0.1574 s" in text
+    assert "  energy per step: 12.5 J\n" in text
+    assert f"  energy per step: none, {WHY}\n" in first
+    assert (absent["energy_per_step"], absent["absent"]["energy_per_step"]) == (None, WHY)
+    assert cells == ["", "12.5", ""]
 
 
 def test_the_prompt_the_report_and_the_table_of_python_show_it(store):
     with closing(Store(store)) as records:
         row = records.find(STUDY)
-        seen = ReportData.of(row, records, "")
+        history = ReportData.of(row, records, "").history
         report = study_report(row, records, "")
-        shown = RatedHistory.of(seen.history, scoring_of(row.study), row.study.measure)
-        prompt = trial_rows(shown, message_chars=100, dropped=set())
+    rated = RatedHistory.of(history, scoring_of(row.study), row.study.measure)
+    prompt = trial_rows(rated, message_chars=100, dropped=set())
+    frame, text = trials(STUDY, store), render_markdown(report)
 
     assert "0.1659 s (0.1595 to 0.172, 3 launches)" in prompt
     assert "0.1574" not in prompt
+    assert [" energy per step 12.5 J" in line for line in prompt.splitlines()].count(True) == 1
     every = next(section for section in report.sections if section.name == "trials")
     assert [row.cells[3].text for row in every.blocks[0].rows] == ["0.5", "0.1659", "0.16"]
-    assert list(trials(STUDY, store).score) == [0.5, 0.1659, 0.16]
+    assert "- energy per step: 12.5 J" in text
+    assert "| energy_per_step \\[J\\] |" in text
+    assert list(frame.score) == [0.5, 0.1659, 0.16]
+    assert frame.energy_per_step.dropna().tolist() == [12.5]
 
 
 def test_every_page_and_the_api_show_it(store):
     with running(store) as served, served.client("read") as client:
         at = f"/studies/{STUDY}"
         listed = get(client, f"{at}/trials?sort=score")
-        explored, one = (
-            get(client, f"{at}/explore"),
-            get(client, f"{at}/trials/1"),
+        explored, first, one = (
+            get(client, f"{at}/{p}") for p in ("explore", "trials/0", "trials/1")
         )
         overview, policies = get(client, at), get(client, f"{at}/policies")
         api = client.get(f"/api/v1{at}/trials?sort=score").json()["items"]
-        full = client.get(f"/api/v1{at}/trials/1").json()
+        absent, full = (client.get(f"/api/v1{at}/trials/{n}").json() for n in (0, 1))
         drawn = client.get(f"/api/v1{at}/history").json()["points"]
 
     assert [row[2] for row in table(listed, "3 trials")] == ["0.16 s", "0.1659 s", "0.5 s"]
+    assert [row[-3] for row in table(listed, "3 trials")] == ["", "12.5", ""]
     assert [each["ordinal"] for each in api] == [2, 1, 0]
     assert (api[1]["score"]["value"], api[1]["score"]["launches"]) == (0.1659, 3)
+    assert [each["energy_per_step"] for each in api] == [None, 12.5, None]
     assert (full["score"]["value"], full["first_launch"]) == (0.1659, 0.1574)
+    assert absent["absent"]["energy_per_step"] == WHY
     assert [each["value"] for each in drawn] == [0.5, 0.1659, 0.16]
     for page in (listed, explored, overview, policies):
         assert "0.1574" not in page.text
     assert "0.1659" in explored.text
     assert "first launch0.1574 s" in one.text
+    assert "energy per step12.5 J" in one.text
+    assert f"energy per stepnone, {WHY}" in first.text

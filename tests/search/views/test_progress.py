@@ -68,13 +68,17 @@ def events(*trials):
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def drawn(width, *trials):
-    """What a terminal of this width shows, footers included."""
-    out = io.StringIO()
-    console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    with LiveProgress(console, testing.history()) as live:
-        tell(live, *trials)
-    return out.getvalue()
+def screen(out=None):
+    """A terminal 120 cells wide."""
+    return Console(file=out or io.StringIO(), width=120, force_terminal=True, color_system=None)
+
+
+def footer(live):
+    """The lines below the trials."""
+    console = screen()
+    with console.capture() as captured:
+        console.print(live.footer())
+    return [" ".join(line.split()) for line in captured.get().splitlines()]
 
 
 def rows(width, *trials):
@@ -97,13 +101,10 @@ def test_a_pipe_gets_one_line_for_each_trial_and_re_measuring_launch():
     ]
 
 
-def test_a_failure_is_told_on_one_line_without_control_characters():
+def test_a_failure_is_told_on_one_short_line_without_control_characters():
     line = trial_line(POLICY_ERROR, testing.history())
 
     assert line == "trial 3  x  (no configuration)  FAILED policy_error: line 1: [31mred"
-
-
-def test_a_long_message_is_cut():
     assert len(trial_line(FAILED, testing.history())) < 320
 
 
@@ -117,16 +118,15 @@ def test_a_re_measuring_launch_without_a_step_time_is_told_as_measured():
 
 
 def test_a_program_gets_one_event_for_everything_that_happens():
-    assert [event["event"] for event in events(SEED, POLICY_ERROR)] == [
+    found = events(SEED, POLICY_ERROR)
+
+    assert [event["event"] for event in found] == [
         "study_started",
         *("trial_started", "config_decided", "phase", "trial_finished"),
         *("trial_started", "trial_finished"),
         *("repeat_finished", "repeat_finished"),
     ]
-
-
-def test_the_first_event_names_the_study_and_how_it_is_searched():
-    assert events()[0] == {
+    assert found[0] == {
         "event": "study_started",
         "study_id": "20260101-000000-aaaa",
         "name": "example",
@@ -137,6 +137,7 @@ def test_the_first_event_names_the_study_and_how_it_is_searched():
         "why": "strategy coordinate",
         "trials": 15,
     }
+    assert found[3] == {"event": "phase", "phase": "timed", "ordinal": 0}
 
 
 def test_a_failed_trial_has_null_where_a_measured_one_has_values():
@@ -170,41 +171,29 @@ def test_a_reader_that_has_gone_interrupts_the_search(observer):
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-def test_no_row_is_wider_than_the_terminal(width):
-    assert max(len(line) for line in rows(width, *TRIALS)) <= width
+def test_rows_fit_the_terminal_and_break_no_setting(width):
+    lines = rows(width, *TRIALS)
+    words = " ".join(lines).split()
+
+    assert max(map(len, lines)) <= width
+    assert "\x1b" not in "".join(lines)
+    if width >= 80:
+        kinds = {"activation_checkpointing=selective", "out_of_memory", "policy_error"}
+        assert kinds <= set(words)
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_no_setting_is_broken_across_lines_of_a_common_terminal(width):
-    shown = " ".join(rows(width, *TRIALS)).split()
+def test_a_later_row_shows_its_difference_to_the_first_and_to_the_seed():
+    lines = rows(120, SEED, FASTER)
+    text = "\n".join(lines)
 
-    assert "activation_checkpointing=selective" in shown
-    assert "out_of_memory" in shown
-    assert "policy_error" in shown
-
-
-def test_later_rows_tell_only_the_settings_that_the_first_has_not():
-    text = "\n".join(rows(120, SEED, FASTER))
-
-    assert text.count("activation_checkpointing=selective") == 1
-    assert "tp=1" in text
-    assert text.count("micro_batch=16") == 1
-
-
-def test_a_row_tells_how_many_times_better_than_the_seed_a_trial_is():
-    assert "2.00x" in rows(80, SEED, FASTER)[-1]
-
-
-def test_a_row_marks_the_best_without_colour():
-    assert [line for line in rows(80, SEED, FASTER) if "1*" in line]
+    assert text.count("activation_checkpointing=selective") == text.count("micro_batch=16") == 1
+    assert "tp=1" in lines[-1]
+    assert "2.00x" in lines[-1]
+    assert "1*" in lines[-1]  # the best, without colour
 
 
 def test_a_failure_takes_a_few_lines_however_long_its_message():
     assert len(rows(80, SEED, FAILED)) <= 9
-
-
-def test_a_row_steers_no_terminal():
-    assert "\x1b" not in "".join(rows(80, *TRIALS))
 
 
 def test_rows_printed_one_after_the_other_line_up():
@@ -219,59 +208,45 @@ def test_rows_printed_one_after_the_other_line_up():
 
 
 def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
     seconds = [0.0]
-    with LiveProgress(console, testing.history(), clock=lambda: seconds[0]) as live:
+    with LiveProgress(screen(), testing.history(), clock=lambda: seconds[0]) as live:
         tell(live, *TRIALS)
         live.trial_started(4, FASTER.policy)
         live.config_decided(4, FASTER.config)
         live.phase("warmup", 4)
         seconds[0] = 125.0
-        with console.capture() as captured:
-            console.print(live.footer())
+        shown = " ".join(footer(live))
 
-    shown = " ".join(captured.get().split())
     assert "trial 4 · warmup · tp=1" in shown
     assert "3 of 15 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
 
 def test_the_terminal_shows_every_trial_that_is_under_way():
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
-    with LiveProgress(console, testing.history()) as live:
+    with LiveProgress(screen(), testing.history()) as live:
         tell(live, SEED)
-        live.trial_started(1, FASTER.policy)
-        live.trial_started(3, FASTER.policy)
-        live.config_decided(1, FASTER.config)
-        live.config_decided(3, replace(FASTER.config, values={**KNOBS, "micro_batch": 2}))
+        for ordinal, config in (
+            (1, FASTER.config),
+            (3, replace(FASTER.config, values={**KNOBS, "micro_batch": 2})),
+        ):
+            live.trial_started(ordinal, FASTER.policy)
+            live.config_decided(ordinal, config)
         live.phase("timed", 3)
-        with console.capture() as both:
-            console.print(live.footer())
+        both = footer(live)
         live.trial_finished(replace(FASTER, ordinal=3), testing.history().append(SEED))
-        with console.capture() as one:
-            console.print(live.footer())
+        one = " ".join(footer(live))
 
-    shown = [" ".join(line.split()) for line in both.get().splitlines()]
-    assert any(line.endswith("trial 1 · starting · tp=1") for line in shown)
-    assert "trial 3 · timed · micro_batch=2" in shown
-    assert "trial 1 · starting" in one.get()
-    assert "trial 3" not in one.get()
-
-
-def test_a_program_is_told_whose_launch_entered_a_phase():
-    (phase,) = [event for event in events(FASTER) if event["event"] == "phase"]
-
-    assert phase == {"event": "phase", "phase": "timed", "ordinal": 1}
+    assert any(line.endswith("trial 1 · starting · tp=1") for line in both)
+    assert "trial 3 · timed · micro_batch=2" in both
+    assert "trial 1 · starting" in one
+    assert "trial 3" not in one
 
 
 def test_the_terminal_says_which_launch_is_made_again():
-    console = Console(file=io.StringIO(), width=120, force_terminal=True, color_system=None)
-    with LiveProgress(console, testing.history()) as live:
+    with LiveProgress(screen(), testing.history()) as live:
         tell(live, SEED)
         live.phase("timed", None)
-        with console.capture() as captured:
-            console.print(live.footer())
 
-    assert "repeating · timed · trial 1 in round 1, to confirm" in captured.get()
+    assert "repeating · timed · trial 1 in round 1, to confirm" in " ".join(footer(live))
 
 
 WON = Race(
@@ -287,58 +262,42 @@ WON = Race(
     ),
 )
 LOST = replace(WON, comparison=replace(WON.comparison, verdict=Verdict.UNDECIDED, reason="no"))
-NOISE = Noise(sd=0.0512, freedom=2)
-MEASURE = Measure(max_confirm_rounds=6)
 NOISE_WORDS = (
     "noise: rounds of equal launches differ by 5.1 % (standard deviation); 6 rounds show "
     "differences from 7.6 %"
 )
 
 
-def test_every_face_tells_the_noise_and_who_leads_after_a_race():
-    pipe, program, screen = io.StringIO(), io.StringIO(), io.StringIO()
-    console = Console(file=screen, width=120, force_terminal=True, color_system=None)
+def test_every_face_tells_the_noise_who_leads_after_a_race_and_notices():
+    pipe, program, terminal = io.StringIO(), io.StringIO(), io.StringIO()
     history = replace(testing.history(), trials=(SEED, FASTER), incumbent=0)
-    live = LiveProgress(console, history)
+    live = LiveProgress(screen(terminal), history)
 
     for observer in (PlainProgress(pipe), JsonProgress(program), live):
-        observer.noise_measured(NOISE, MEASURE)
+        observer.noise_measured(Noise(sd=0.0512, freedom=2), Measure(max_confirm_rounds=6))
         observer.race_decided(LOST)
         observer.race_decided(WON)
-    console.print(live.footer())
+        observer.notice("no model is asked: set a key")
 
     words = "2.00x better (95 % interval 1.60 to 2.50, 2 interleaved rounds)"
-    for out in (pipe, screen):
-        assert NOISE_WORDS in " ".join(out.getvalue().split())
-        assert f"compared: trial 1 against trial 0: {words}" in " ".join(out.getvalue().split())
-        assert "undecided: no, so trial 0 leads" in " ".join(out.getvalue().split())
-    noise, _, won = [json.loads(line) for line in program.getvalue().splitlines()]
+    for out in (pipe, terminal):
+        said = " ".join(out.getvalue().split())
+        assert NOISE_WORDS in said
+        assert f"compared: trial 1 against trial 0: {words}" in said
+        assert "undecided: no, so trial 0 leads" in said
+        assert "NOTICE: no model is asked: set a key" in said
+    noise, _, won, notice = [json.loads(line) for line in program.getvalue().splitlines()]
     assert noise.items() >= {"event": "noise_measured", "sd": 0.0512, "freedom": 2}.items()
     assert noise["detectable"] == pytest.approx(1.0757, abs=1e-4)
     assert (won["event"], won["challenger"]) == ("race_decided", 1)
     assert (won["comparison"]["verdict"], won["comparison"]["ratio"]) == ("fast", 0.5)
-
-
-def test_every_face_shows_what_a_person_should_know_now():
-    pipe, program, screen = io.StringIO(), io.StringIO(), io.StringIO()
-    console = Console(file=screen, width=120, force_terminal=True, color_system=None)
-
-    for observer in (PlainProgress(pipe), JsonProgress(program), LiveProgress(console, History())):
-        observer.notice("no model is asked: set a key")
-
-    assert pipe.getvalue() == "NOTICE: no model is asked: set a key\n"
-    assert "NOTICE: no model is asked: set a key" in screen.getvalue()
-    assert json.loads(program.getvalue()) == {
-        "event": "notice",
-        "words": "no model is asked: set a key",
-    }
+    assert notice == {"event": "notice", "words": "no model is asked: set a key"}
 
 
 def test_a_resumed_search_shows_the_rows_on_record_first():
     out = io.StringIO()
-    console = Console(file=out, width=120, force_terminal=True, color_system=None)
     on_record = replace(testing.history(), trials=(SEED,))
-    with LiveProgress(console, on_record) as live:
+    with LiveProgress(screen(out), on_record) as live:
         live.study_started("20260101-000000-aaaa", STUDY, RESUMED)
         live.trial_finished(FASTER, on_record.append(FASTER))
 

@@ -1,16 +1,6 @@
 """Columns of text line up, fit the page and cannot be torn apart by what they hold."""
 
-import pytest
-
 from search.views import terminal as tables
-from search.views.format import (
-    absence_lines,
-    format_bandwidth,
-    format_decimal_bytes,
-    format_duration,
-    format_percent,
-    format_time_change,
-)
 from search.views.terminal import TerminalColumn, number_column, table_lines
 
 
@@ -49,35 +39,6 @@ def test_control_characters_and_line_ends_are_no_part_of_a_cell():
     lines = table_lines([TerminalColumn(heading="name", cells=["a\nb\x1b[2J\tc"])], width=80)
 
     assert lines[1] == "a b [2J c"
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (format_duration(None), "-"),
-        (format_duration(0.0), "0"),
-        (format_duration(1.5), "1.5 s"),
-        (format_duration(0.0123456), "12.35 ms"),
-        (format_duration(2.5e-6), "2.5 us"),
-        (format_duration(4e-9), "0.004 us"),
-        (format_time_change(-0.5), "-500 ms"),
-        (format_time_change(0.5), "+500 ms"),
-        (format_decimal_bytes(None), "-"),
-        (format_decimal_bytes(999), "999 B"),
-        (format_decimal_bytes(2_101_248), "2.101 MB"),
-        (format_percent(0.1234), "12.3 %"),
-        (format_percent(None), "-"),
-        (format_bandwidth(168.8e9), "168.8 GB/s"),
-    ],
-)
-def test_a_quantity_has_its_unit(words, expected):
-    assert words == expected
-
-
-def test_metrics_that_are_absent_for_one_reason_share_a_line():
-    absent = {"a": "no card", "b": "no step", "c": "no card"}
-
-    assert absence_lines(absent) == ["no a, c: no card", "no b: no step"]
 
 
 def test_on_a_terminal_lines_break_between_words(monkeypatch, capsys):

@@ -1,21 +1,28 @@
-"""Launches and machines on record as people read them, and the script that starts a job again."""
+"""What is recorded about machines, launches and their conditions, as people read it."""
 
 import json
-import subprocess
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from records.errors import StudyError
-from records.machine import Checkout, Gpu, LaunchRecord, Machine, RankEnd
+from evaluator.timing.decision import Noise
+from records.machine import Checkout, Conditions, Gpu, GpuConditions, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
-from records.trial import ContextOutcome
-from search.transfer.script import launch_script
-from search.views.machine import differences, launch_facts, machine_line
+from records.study import Measure
+from search.report.summary import StudyRecord, report_lines
+from search.views.machine import (
+    conditions_words,
+    differences,
+    disturbed_among,
+    disturbed_words,
+    launch_facts,
+    machine_line,
+)
+from search.views.study import noise_words
 from tests.support import records as testing
+from tests.support.evaluator import Takes
 
-STUDY_ID = "20260101-000000-aaaa"
 H100 = Gpu(name="NVIDIA H100", memory_bytes=80 << 30, driver="570.86", power_limit_w=700)
 MACHINE = Machine(
     host="node7",
@@ -55,105 +62,25 @@ LAUNCHED = LaunchRecord(
         RankEnd(rank=2, status=None, signal=9, first_error="ValueError: \x1b[31mbad"),
     ),
 )
-FILE = "{\nEND_OF_FILE\n$(touch evil) `touch evil` ~ 'x'\n}"
+UNKNOWN = Conditions(
+    load_average=None,
+    others_cpu_share=None,
+    steal_share=None,
+    cpu_pressure_share=None,
+    memory_pressure_share=None,
+    io_pressure_share=None,
+    available_memory_bytes=None,
+    cpu_clock_hz=None,
+    cpu_temperature_celsius=None,
+)
+QUIET = replace(UNKNOWN, others_cpu_share=0.02, load_average=1.5)
+BUSY = replace(UNKNOWN, others_cpu_share=0.43)
 
 
 @pytest.fixture
 def store(tmp_path):
     with closing(Store(tmp_path / "store")) as opened:
-        opened.create(STUDY_ID, testing.study(), "test")
         yield opened
-
-
-@pytest.fixture
-def script(store):
-    """Gives the script of a trial that was launched like this, and left these files."""
-
-    def make(launched=LAUNCHED, context=None, contexts=(), **files):
-        kept = [
-            store.artifacts.keep_text(text, name.replace("__", "/").replace("_json", ".json"))
-            for name, text in (files or {"job_json": FILE}).items()
-        ]
-        if launched is not None:
-            launched = replace(launched, machine=store.keep_machine(MACHINE))
-        outcome = replace(testing.measured(), artifacts=tuple(kept), launched=launched)
-        others = (ContextOutcome(name=name, outcome=outcome) for name in contexts)
-        trial = testing.trial(0, replace(outcome, contexts=tuple(others)), {"tp": 2})
-        return launch_script(trial, store.find(STUDY_ID), store, context)
-
-    return make
-
-
-def test_a_script_is_suggested_under_its_quoted_name(cclsearch, store, tmp_path):
-    launched = replace(testing.measured(), launched=replace(LAUNCHED, files=()))
-    store.add_study("one", testing.study(), "test", testing.history(launched))
-
-    script = tmp_path / "a b.sh"
-    ended = cclsearch("trial", "script", "one", "0", "-o", script, "--store", store.root)
-
-    assert (ended.out, ended.err) == (f"next: sh '{script}'\n", "")
-
-
-def run(text, folder):
-    (folder / "again.sh").write_text(text, encoding="utf-8")
-    environment = {"PATH": "/usr/bin:/bin", "HOME": "/homes/me"}
-    command = ["sh", "again.sh", "here"]
-    ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, b"")
-    return (folder / "here" / "told").read_text(encoding="utf-8")
-
-
-def test_the_script_gives_the_job_its_files_environment_and_command(script, tmp_path):
-    told = run(script(), tmp_path)
-
-    here = tmp_path / "here"
-    assert told == f"two words; $(touch evil)|INFO|{here}/trace|/homes/me/it's here|{FILE}|"
-    assert (here / "trace").is_dir()
-    assert list(tmp_path.rglob("evil")) == []
-
-
-def test_the_script_tells_what_it_is_of_and_what_came_out(script):
-    lines = script().splitlines()
-
-    assert "# Trial 0 of study 20260101-000000-aaaa (example), recorded by cclsearch." in lines
-    assert any(line.startswith("# Configuration ") and "tp=2" in line for line in lines)
-    assert "# What came of it: step_time 0.5 s." in lines
-    assert any(line.startswith("# It ran on node7: Fast CPU") for line in lines)
-    assert "# There, LD_LIBRARY_PATH was ~/lib" in lines
-
-
-def test_each_context_has_a_script_of_its_own(script):
-    files = {"job_json": "own", "contexts__long__job_json": "of the other"}
-
-    assert "\nown\n" in script(contexts=("own", "long"), **files)
-    assert "\nof the other\n" in script(contexts=("own", "long"), context="long", **files)
-    with pytest.raises(StudyError, match="in context 'short' has no recorded launch"):
-        script(contexts=("own", "long"), context="short", **files)
-
-
-@pytest.mark.parametrize(
-    ("launched", "message"),
-    [
-        (None, "has no recorded launch: an older version, or another tool, recorded it"),
-        (replace(LAUNCHED, files=("other.json",)), "kept no other.json"),
-        (replace(LAUNCHED, files=("../job.json",)), "names files outside of its folder"),
-        (replace(LAUNCHED, folders={"X": "/tmp"}), "names files outside of its folder"),
-        (
-            replace(LAUNCHED, environment={"A;evil": "1"}),
-            "names a variable or command that is none",
-        ),
-        (replace(LAUNCHED, argv=()), "names a variable or command that is none"),
-    ],
-)
-def test_what_is_not_on_record_or_not_sound_gives_no_script(launched, message, script):
-    with pytest.raises(StudyError, match=message):
-        script(launched)
-
-
-def test_a_name_with_line_ends_stays_in_its_comment(store, script):
-    store.replace_study(STUDY_ID, replace(testing.study(), name="x\ntouch evil\r\n"))
-
-    assert not any(line.startswith("touch") for line in script().splitlines())
 
 
 def test_a_launch_is_told_in_a_few_lines():
@@ -176,10 +103,6 @@ def test_a_machine_is_told_in_a_line():
     )
 
 
-def test_equal_machines_have_no_differences():
-    assert differences(MACHINE, replace(MACHINE)) == ()
-
-
 def test_what_differs_between_machines_is_named_with_both_sides():
     now = replace(
         MACHINE,
@@ -191,6 +114,7 @@ def test_what_differs_between_machines_is_named_with_both_sides():
         environment={"NCCL_DEBUG": "WARN", "LD_LIBRARY_PATH": "~/lib"},
     )
 
+    assert differences(MACHINE, replace(MACHINE)) == ()
     assert differences(MACHINE, now) == (
         "host: node7, now node8",
         "GPUs: 2 x NVIDIA H100 with 80 GiB at 700 W, now 1 x NVIDIA H100 with 80 GiB at 500 W, "
@@ -237,3 +161,89 @@ def test_trial_show_tells_the_launch_and_gives_all_of_it_as_json(store, cclsearc
     assert f"next: cclsearch trial script b 0 --store {store.root}" in shown
     assert facts["outcome"]["launched"]["ranks"][3]["signal"] == 9
     assert facts["machine"]["host"] == "node7"
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Ends like another ending, under these conditions."""
+
+    ending: Takes
+    conditions: Conditions
+
+    def outcome(self, study, launch, noise):
+        measured = self.ending.outcome(study, launch, noise)
+        watched = replace(measured.measurement, conditions=self.conditions)
+        return replace(measured, measurement=watched)
+
+
+@pytest.fixture
+def finished(tabular):
+    """A finished study whose launch of n=1 was disturbed."""
+    study = tabular(
+        {0: Watched(Takes(step_time_s=2.0), QUIET), 1: Watched(Takes(step_time_s=1.0), BUSY)}
+    )
+    return study, study.run()
+
+
+def test_everything_that_a_machine_tells_is_shown():
+    gpu = GpuConditions(sm_clock_hz=1.98e9, temperature_celsius=61, slowed_by=("power cap",))
+    conditions = replace(
+        UNKNOWN, available_memory_bytes=3 << 30, cpu_clock_hz=2.5e9, gpus=(gpu,), steal_share=0.01
+    )
+
+    assert conditions_words(UNKNOWN) == "nothing disturbed the launch"
+    assert conditions_words(QUIET) == "nothing disturbed the launch (others 2 %, load 1.5)"
+    assert conditions_words(conditions) == (
+        "GPU 0 was slowed by power cap (steal 1 %, 3.0 GiB available, CPU at 2.50 GHz, "
+        "GPU 0 at 1.98 GHz, GPU 0 at 61 °C)"
+    )
+
+
+def test_disturbed_launches_are_counted():
+    measured = testing.measured(1.0)
+    quiet, busy = (
+        replace(measured, measurement=replace(measured.measurement, conditions=each))
+        for each in (QUIET, BUSY)
+    )
+
+    assert disturbed_among((quiet, quiet)) is None
+    assert disturbed_words(disturbed_among((quiet, busy, quiet))) == (
+        "1 of 3 launches, the last because other processes used 43% of the cores; "
+        "a quieter machine resolves smaller differences"
+    )
+
+
+def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(finished):
+    study, finding = finished
+
+    record = StudyRecord.of(study.study_id, study.store)
+
+    disturbed = [
+        words for label, words in report_lines(finding, record, "") if label == "disturbed"
+    ]
+    assert record.disturbed.watched_count == record.launch_count
+    assert disturbed == [disturbed_words(record.disturbed)]
+
+
+def test_a_trial_is_shown_with_its_conditions(finished, cclsearch):
+    study, _ = finished
+    asked = ("trial", "show", "1", "--store", study.root)
+
+    assert "machine: other processes used 43% of the cores" in cclsearch(*asked).out
+    told = json.loads(cclsearch(*asked, "--json").out)
+    assert told["outcome"]["measurement"]["conditions"]["others_cpu_share"] == 0.43
+
+
+@pytest.mark.parametrize(
+    ("sd", "said"),
+    [
+        (0.1, "4 rounds show differences from 23.1 %"),
+        (0.5, "4 rounds show no difference below 2.8x"),
+        (2.0, "4 rounds cannot show a difference"),
+        (900.0, "4 rounds cannot show a difference"),
+    ],
+)
+def test_noise_that_hides_large_differences_is_said_as_a_factor(sd: float, said: str) -> None:
+    words = noise_words(Noise(sd=sd, freedom=1), Measure(max_confirm_rounds=2))
+
+    assert words.endswith(f"(standard deviation); {said}")

@@ -75,37 +75,29 @@ def told(cclsearch, root):
     return run
 
 
-def test_only_what_did_the_same_work_is_ranked_together(told):
-    first, second = told()["groups"]
+def test_only_what_did_the_same_work_is_ranked_as_far_as_it_can_be_told_apart(told):
+    board = told()
 
-    assert [each["name"] for each in first["submissions"]] == ["fast", "slow", "equal"]
-    assert [each["name"] for each in second["submissions"]] == ["other"]
-    assert second["submissions"][0]["rank"] is None  # one launch shows nothing
-
-
-def test_what_cannot_be_told_apart_shares_a_rank(told):
-    submissions = told()["groups"][0]["submissions"]
-
-    assert [each["rank"] for each in submissions] == [1, 2, 2]
+    assert [
+        [(each["name"], each["rank"]) for each in g["submissions"]] for g in board["groups"]
+    ] == [
+        [("fast", 1), ("slow", 2), ("equal", 2)],
+        [("other", None)],  # one launch shows nothing
+    ]
+    assert board["notes"] == [
+        "left out 1 study without a measured trial within its limits: nothing"
+    ]
 
 
 def test_a_line_says_how_sure_it_is(told, cclsearch, root):
     slow = told("slow")["groups"][0]["submissions"][0]
-
-    assert (slow["launches"], slow["ties"]) == (4, ["trial 0"])
-    assert (slow["metrics"]["step_time"]["low"], slow["metrics"]["step_time"]["high"]) == (
-        0.35,
-        0.45,
-    )
     out = cclsearch("leaderboard", "slow", "--store", root).out
+
+    step_time = slow["metrics"]["step_time"]
+    assert (slow["launches"], slow["ties"]) == (4, ["trial 0"])
+    assert (step_time["low"], step_time["high"]) == (0.35, 0.45)
     assert "0.35 to 0.45" in out
     assert "ranks: a rank is one more than the number of submissions shown to be better" in out
-
-
-def test_a_study_without_a_measured_trial_is_named_as_left_out(told):
-    assert told()["notes"] == [
-        "left out 1 study without a measured trial within its limits: nothing"
-    ]
 
 
 def test_metrics_computed_afterwards_have_columns(told, root):
@@ -122,8 +114,9 @@ def test_metrics_computed_afterwards_have_columns(told, root):
     with closing(Store(root)) as store:
         store.record_metrics("fast", {1: (late,)})
 
-    board = told("--by", "late")
+    board = told("--by", "late", "--metric", "step_time")
 
+    assert {column["name"] for column in board["columns"]} == {"step_time", "late"}
     group = board["groups"][0]
     assert (group["ranked_by"], group["submissions"][0]["name"]) == ("late", "fast")
     assert [each["rank"] for each in group["submissions"]] == [None, None, None]
@@ -180,12 +173,6 @@ def test_the_page_stands_alone_and_escapes_what_it_shows(cclsearch, root, tmp_pa
     assert re.findall(r'(?:src|href)="(?!#)', text) == []
 
 
-def test_a_page_in_which_one_column_is_asked_for_has_no_other_metric(told):
-    board = told("--metric", "step_time")
-
-    assert [column["name"] for column in board["columns"]] == ["step_time"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -205,23 +192,17 @@ def test_what_cannot_be_ranked_ends_in_one_line(cclsearch, root, arguments, word
     assert ended.err.count("\n") == 1
 
 
-def test_without_a_store_the_next_step_is_told(cclsearch):
-    ended = cclsearch("leaderboard")
-
-    assert ended.code == 4
-    assert "start with `cclsearch run" in ended.err
-
-
 @pytest.mark.parametrize(
-    ("one", "other"), [("Qwen3-4B", "qwen-3-4b"), ("deepseek_v3_16b", "deepseek-v3-16b")]
+    ("one", "other", "is_same"),
+    [
+        ("Qwen3-4B", "qwen-3-4b", True),
+        ("deepseek_v3_16b", "deepseek-v3-16b", True),
+        ("llama-3-18b", "llama-31-8b", False),
+        ("gpt-2", "gpt-20", False),
+    ],
 )
-def test_a_model_is_the_same_however_it_is_spelled(one, other):
-    assert replace(WORK, model=one).key == replace(WORK, model=other).key
-
-
-@pytest.mark.parametrize(("one", "other"), [("llama-3-18b", "llama-31-8b"), ("gpt-2", "gpt-20")])
-def test_models_of_other_numbers_are_others(one, other):
-    assert replace(WORK, model=one).key != replace(WORK, model=other).key
+def test_a_model_is_the_same_however_it_is_spelled_but_for_its_numbers(one, other, is_same):
+    assert (replace(WORK, model=one).key == replace(WORK, model=other).key) is is_same
 
 
 @given(
@@ -256,15 +237,12 @@ def test_a_rank_is_one_more_than_how_many_are_shown_to_be_better(told):
 
     (group,) = leaderboard(submissions, None, ()).groups
 
-    readings = {each.rank: each.submission.readings["step_time"] for each in group.ranked}
-    assert all(each.has_interval for rank, each in readings.items() if rank is not None)
-    sure = [each for each in group.ranked if each.submission.readings["step_time"].has_interval]
-    ends = {each.submission.name: each.submission.readings["step_time"].ends for each in sure}
-    for each in sure:
-        low, _ = ends[each.submission.name]
-        assert each.rank == 1 + sum(high < low for _, high in ends.values())
-    ranks = [each.rank for each in group.ranked if each.rank is not None]
-    assert ranks == sorted(ranks)
+    found = [(each.rank, each.submission.readings["step_time"]) for each in group.ranked]
+    assert all((rank is not None) == each.has_interval for rank, each in found)
+    sure = [(rank, each.ends) for rank, each in found if rank is not None]
+    for rank, (low, _) in sure:
+        assert rank == 1 + sum(high < low for _, (_, high) in sure)
+    assert sorted(rank for rank, _ in sure) == [rank for rank, _ in sure]
 
 
 def test_launches_that_nothing_tells_apart_have_a_dash_for_a_rank(cclsearch, tmp_path):

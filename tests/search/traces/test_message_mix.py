@@ -152,14 +152,3 @@ def test_a_file_that_cannot_be_written_is_told(cclsearch):
 
     assert (ended.code, ended.out) == (4, "")
     assert "cannot write nowhere/mix.toml: No such file or directory" in ended.err
-
-
-def test_without_a_file_the_mix_is_printed():
-    app = typer.Typer()
-    app.command()(mix)
-
-    told = CliRunner().invoke(app, [str(TRACES / "synth_fsdp_4rank_straggler2"), "--no-cache"])
-
-    assert told.exit_code == 0
-    assert told.stdout.count("[[message]]") == 2
-    assert 'collective = "all_gather_single"\nsize_bytes = 13000000\ncount = 12\n' in told.stdout

@@ -23,24 +23,16 @@ def gloo():
 
 
 @pytest.mark.parametrize("table", COLUMNS)
-def test_a_table_has_the_documented_columns(synthetic, table):
+def test_a_table_has_the_documented_columns_each_of_one_type_and_no_sentinel(
+    synthetic, gloo, table
+):
     frame = getattr(synthetic, table)()
+    numeric = [getattr(each, table)().select_dtypes("number") for each in (synthetic, gloo)]
 
     assert list(frame.columns) == list(COLUMNS[table])
     assert len(frame) > 0
-
-
-@pytest.mark.parametrize("table", COLUMNS)
-def test_a_column_has_one_type_whatever_the_traces_tell(synthetic, gloo, table):
-    numeric = [getattr(each, table)().select_dtypes("number") for each in (synthetic, gloo)]
-
     assert dict(numeric[0].dtypes) == dict(numeric[1].dtypes)
-
-
-def test_no_table_shows_a_sentinel(synthetic, gloo):
-    for trace in (synthetic, gloo):
-        for table in COLUMNS:
-            assert not (getattr(trace, table)().select_dtypes("number") == -1).any(axis=None)
+    assert not any((each == -1).any(axis=None) for each in numeric)
 
 
 def test_steps_and_ranks_agree_with_their_mean(synthetic):

@@ -41,19 +41,16 @@ def title(chart):
     return ElementTree.fromstring(chart).find("title").text
 
 
-def test_there_is_a_bar_for_each_rank_and_one_for_the_mean():
+def test_there_is_a_bar_for_each_of_the_first_ranks_and_one_for_the_mean():
     split = job_split(job(rank_count=3))
 
-    chart = breakdown_chart(split, "job")
+    found = texts(breakdown_chart(split, "job"))
 
-    assert [text for text in texts(chart) if text.startswith("rank") or text == "mean"] == [
-        *("rank 0", "rank 1", "rank 2", "mean")
-    ]
-    assert f"{format_number(split.mean.window_s * 1e3)} ms" in texts(chart)
-
-
-def test_of_a_thousand_ranks_the_first_are_drawn_and_the_rest_is_counted():
-    assert title(breakdown_chart(job_split(job(rank_count=100)), "job")) == "job (36 more ranks)"
+    names = [text for text in found if text.startswith("rank") or text == "mean"]
+    assert names == ["rank 0", "rank 1", "rank 2", "mean"]
+    assert f"{format_number(split.mean.window_s * 1e3)} ms" in found
+    hundred = breakdown_chart(job_split(job(rank_count=100)), "</title><b>")
+    assert title(hundred) == "</title><b> (36 more ranks)"
 
 
 def test_ranks_share_a_time_axis_only_where_their_clocks_meet():
@@ -82,10 +79,6 @@ def test_every_kind_of_collective_has_its_mark():
     assert "all_reduce, 1 kB: 1 GB/s" in chart
 
 
-def test_a_name_that_looks_like_markup_is_drawn_as_it_is():
-    assert title(breakdown_chart(job_split(job()), "</title><b>")) == "</title><b>"
-
-
 def test_where_there_is_nothing_to_draw_that_is_said():
     apart = TraceSet(
         ranks=(
@@ -94,10 +87,12 @@ def test_where_there_is_nothing_to_draw_that_is_said():
         )
     )
 
-    with pytest.raises(StudyError, match="job: no step was profiled on every traced rank"):
-        breakdown_chart(job_split(apart), "job")
-    with pytest.raises(StudyError, match="job: no step was profiled on every traced rank"):
-        timeline_chart(apart, "job")
+    for draw in (
+        lambda: breakdown_chart(job_split(apart), "job"),
+        lambda: timeline_chart(apart, "job"),
+    ):
+        with pytest.raises(StudyError, match="job: no step was profiled on every traced rank"):
+            draw()
     with pytest.raises(StudyError, match="job: no collective has a known size and time"):
         bandwidth_chart([], "job")
 

@@ -1,6 +1,5 @@
 """What a diagnosis says, rule by rule, always in two sentences, and where a person reads it."""
 
-import json
 import re
 from contextlib import closing
 from dataclasses import replace
@@ -225,32 +224,6 @@ def test_it_is_always_two_sentences(diagnosis: Diagnosis) -> None:
     assert list(diagnosis_lines(diagnosis))
 
 
-SENTENCE = (
-    "46 % of the step is compute, and the largest loss is exposed communication (36 %), mostly "
-    "all_reduce over 2 ranks (22 %). The others wait for rank 1"
-)
-
-
-def test_a_trial_is_shown_with_what_its_traces_say(cclsearch, traced_store) -> None:
-    root = traced_store()
-    told = cclsearch("trial", "show", "0", "--store", root).out
-    facts = json.loads(cclsearch("trial", "show", "0", "--store", root, "--json").out)
-
-    assert f"Where time went\n  {SENTENCE}" in told
-    assert (
-        "\n  from traces: all_reduce over 2 ranks (ranks 0 1): 4 calls with 10.01 MiB in all"
-        in told
-    )
-    assert facts["where_time_went"].startswith(SENTENCE)
-    assert facts["outcome"]["diagnosis"]["collectives"][0]["kind"] == "all_reduce"
-
-
-def test_a_trial_without_a_diagnosis_is_shown_without_one(cclsearch, traced_store) -> None:
-    facts = json.loads(cclsearch("trial", "show", "1", "--store", traced_store(), "--json").out)
-
-    assert facts["where_time_went"] is None
-
-
 def test_the_report_says_where_the_time_of_the_best_goes(traced_store) -> None:
     with closing(Store(traced_store())) as store:
         (row,) = store.studies()
@@ -258,4 +231,6 @@ def test_the_report_says_where_the_time_of_the_best_goes(traced_store) -> None:
         finding = find(led, [], scoring(row.study.objective), row.study.measure, "why")
         told = dict(report_lines(finding, StudyRecord.of(row.id, store), ""))
 
-    assert told["where time goes"].startswith(SENTENCE)
+    assert told["where time goes"].startswith(
+        "46 % of the step is compute, and the largest loss is exposed communication (36 %)"
+    )

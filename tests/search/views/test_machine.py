@@ -14,10 +14,8 @@ from search.report.summary import StudyRecord, report_lines
 from search.views.machine import (
     conditions_words,
     differences,
-    disturbed_among,
     disturbed_words,
     launch_facts,
-    machine_line,
 )
 from search.views.study import noise_words
 from tests.support import records as testing
@@ -83,24 +81,21 @@ def store(tmp_path):
         yield opened
 
 
-def test_a_launch_is_told_in_a_few_lines():
+def test_a_launch_and_its_machine_are_told_in_a_few_lines():
     lines = [f"{label}: {words}" for label, words in launch_facts(LAUNCHED, MACHINE)]
 
     assert lines[1] == "environment: DP='two words; $(touch evil)' TRACE_DIR=./trace"
     assert lines[2] == "where: node7, launcher local; job slurm 7; cores 0, 1"
-    assert lines[3].startswith("ran on: node7: Fast CPU, 4 of 8 cores, 64 GiB, 2 x NVIDIA H100")
+    assert lines[3] == (
+        "ran on: node7: Fast CPU, 4 of 8 cores, 64 GiB, 2 x NVIDIA H100 with 80 GiB at 700 W; "
+        "Debian 12, CPython 3.11.7, torch 2.13.0, cclsearch 0.1.0 at cccccccccccc, changed "
+        "(dddddddddddd)"
+    )
     assert lines[4] == (
         "ended: rank_failed after 12.5 s; the command with status 1, ranks 0 to 1 with status 0, "
         "rank 2 by SIGKILL"
     )
     assert lines[5:] == ["first error of rank 2: ValueError: [31mbad"]
-
-
-def test_a_machine_is_told_in_a_line():
-    assert machine_line(MACHINE) == (
-        "node7: Fast CPU, 4 of 8 cores, 64 GiB, 2 x NVIDIA H100 with 80 GiB at 700 W; Debian 12, "
-        "CPython 3.11.7, torch 2.13.0, cclsearch 0.1.0 at cccccccccccc, changed (dddddddddddd)"
-    )
 
 
 def test_what_differs_between_machines_is_named_with_both_sides():
@@ -135,30 +130,22 @@ def test_a_machine_is_kept_once_and_read_back(store):
     assert store.machine("0" * 64) is None
 
 
-def test_a_description_that_is_gone_or_none_hides_no_trial(store, cclsearch):
+def test_a_trial_is_shown_with_its_launch_whatever_became_of_its_machine(store, cclsearch):
     wrong = store.artifacts.keep_text('{"host": 1}', "machine.json").digest
-    for number, digest in enumerate(("0" * 64, wrong)):
+    for ordinal, digest in enumerate(("0" * 64, wrong, store.keep_machine(MACHINE))):
         failed = replace(testing.failed(), launched=replace(LAUNCHED, machine=digest))
-        study_id = f"b{number}"
-        store.add_study(study_id, testing.study(), "test", [testing.trial(0, failed)])
+        store.add_study(f"b{ordinal}", testing.study(), "test", [testing.trial(0, failed)])
 
-        shown = cclsearch("trial", "show", study_id, "0", "--store", store.root)
-
+    for study in ("b0", "b1"):
+        shown = cclsearch("trial", "show", study, "0", "--store", store.root)
         assert (shown.code, shown.err) == (0, "")
         assert "ran on: a machine whose description is no longer stored" in shown.out
-
-
-def test_trial_show_tells_the_launch_and_gives_all_of_it_as_json(store, cclsearch):
-    launched = replace(LAUNCHED, machine=store.keep_machine(MACHINE))
-    failed = replace(testing.failed(), launched=launched)
-    store.add_study("b", testing.study(), "test", [testing.trial(0, failed)])
-
-    shown = cclsearch("trial", "show", "b", "0", "--store", store.root).out
-    facts = json.loads(cclsearch("trial", "show", "b", "0", "--json", "--store", store.root).out)
+    shown = cclsearch("trial", "show", "b2", "0", "--store", store.root).out
+    facts = json.loads(cclsearch("trial", "show", "b2", "0", "--json", "--store", store.root).out)
 
     lines = {f"  {label}: {words}" for label, words in launch_facts(LAUNCHED, MACHINE)}
     assert lines <= set(shown.splitlines())
-    assert f"next: cclsearch trial script b 0 --store {store.root}" in shown
+    assert f"next: cclsearch trial script b2 0 --store {store.root}" in shown
     assert facts["outcome"]["launched"]["ranks"][3]["signal"] == 9
     assert facts["machine"]["host"] == "node7"
 
@@ -199,21 +186,7 @@ def test_everything_that_a_machine_tells_is_shown():
     )
 
 
-def test_disturbed_launches_are_counted():
-    measured = testing.measured(1.0)
-    quiet, busy = (
-        replace(measured, measurement=replace(measured.measurement, conditions=each))
-        for each in (QUIET, BUSY)
-    )
-
-    assert disturbed_among((quiet, quiet)) is None
-    assert disturbed_words(disturbed_among((quiet, busy, quiet))) == (
-        "1 of 3 launches, the last because other processes used 43% of the cores; "
-        "a quieter machine resolves smaller differences"
-    )
-
-
-def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(finished):
+def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(finished, cclsearch):
     study, finding = finished
 
     record = StudyRecord.of(study.study_id, study.store)
@@ -223,15 +196,11 @@ def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(fini
     ]
     assert record.disturbed.watched_count == record.launch_count
     assert disturbed == [disturbed_words(record.disturbed)]
-
-
-def test_a_trial_is_shown_with_its_conditions(finished, cclsearch):
-    study, _ = finished
-    asked = ("trial", "show", "1", "--store", study.root)
-
-    assert "machine: other processes used 43% of the cores" in cclsearch(*asked).out
-    told = json.loads(cclsearch(*asked, "--json").out)
-    assert told["outcome"]["measurement"]["conditions"]["others_cpu_share"] == 0.43
+    assert disturbed[0].startswith(
+        f"{record.disturbed.launch_count} of {record.launch_count} launches, the last because other"
+    )
+    shown = cclsearch("trial", "show", "1", "--store", study.root).out
+    assert "machine: other processes used 43% of the cores" in shown
 
 
 @pytest.mark.parametrize(

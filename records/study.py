@@ -283,6 +283,8 @@ class Command:
 
     `export` renames the variables of knobs, which are the knobs in upper case; `booleans` is how
     true and false are spelled in them. `inherit` lists our variables that the script may see.
+    `step_time` finds the step times that an unchanged script prints: a regular expression whose
+    group is named after the unit, as in `step took (?P<ms>[0-9.]+)`.
     `file_digests` are the SHA-256 of the files in `run`, by path, as the study was given them.
     """
 
@@ -295,6 +297,7 @@ class Command:
     export: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     inherit: tuple[str, ...] = ()
+    step_time: str | None = None
     file_digests: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -302,6 +305,23 @@ class Command:
             raise StudyError('[command] run names no program; give words, as in ["bash", "run.sh"]')
         if not all(self.trace_files):
             raise StudyError("[command] trace_files holds an empty pattern")
+        if self.step_time is not None:
+            _check_step_time(self.step_time)
+
+
+TIME_UNITS: Mapping[str, float] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+
+def _check_step_time(expression: str) -> None:
+    try:
+        names = re.compile(expression).groupindex
+    except re.error as error:
+        raise StudyError(f"[command] step_time is not a regular expression: {error}") from error
+    if len(names.keys() & TIME_UNITS) != 1:
+        raise StudyError(
+            "[command] step_time must name the number by its unit: (?P<s>...), (?P<ms>...) or "
+            "(?P<us>...), as in 'step took (?P<ms>[0-9.]+)'"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

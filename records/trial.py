@@ -225,7 +225,8 @@ class Measurement:
 
     `serving` is `None` where nothing was served, `conditions` where they were not observed. Either
     all steps were `profiled` or none: a script that reports no step times has those of its traces.
-    `tokens_verified` is whether the job reported its tokens per step.
+    `tokens_verified` is whether the job reported its tokens per step. Times that a script `printed`
+    are those of the job, given to each rank.
     """
 
     step_times_s: tuple[tuple[float, ...], ...]
@@ -239,6 +240,7 @@ class Measurement:
     serving: Serving | None = None
     profiled: bool = False
     tokens_verified: bool = True
+    printed: bool = False
     conditions: Conditions | None = None
     stopped: Literal["precise", "most_steps", "slower"] | None = None
     """Why no more steps were timed, `slower` than asked for; None where their number was fixed."""
@@ -264,6 +266,7 @@ class Measurement:
         """Caveats about these samples, as text to show with a score."""
         unverified = "tokens per step declared, not verified"
         profiled = "timed in profiled steps, which the profiler slows down"
+        printed = "step times as the script printed them"
         slower = "stopped early, clearly slower than the best"
         if self.conditions is not None and self.conditions.disturbances:
             slower = "stopped early, slower than the best, while other work disturbed it"
@@ -273,6 +276,7 @@ class Measurement:
             *((imported,) if self.imported else ()),
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
+            *((printed,) if self.printed else ()),
             *((slower,) if self.stopped == "slower" else ()),
             *((f"measured in parallel with {others}",) if self.beside_count else ()),
         )

@@ -1,20 +1,24 @@
 """What a script leaves in TRACE_DIR: traces, and the steps that it reports."""
 
 import math
+import re
 import stat
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from evaluator.ports import Job, JobResult, Reading
+from evaluator.rank.protocol import COMMAND_LOG
 from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
-from records.study import Command, Study
+from records.study import TIME_UNITS, Command, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ _Report = TypeVar("_Report")
 
 TRACE_DIR = "TRACE_DIR"
 REPORT = "steps.json"
+MOST_LINE_CHARS = 100_000
 RANK_REPORTS = "steps"
 """The folder of what `cclsearch.steps()` writes: `rank{r}.json` of each rank."""
 
@@ -141,6 +146,8 @@ def read_script(
     study: Study, command: Command, job: Job, result: JobResult, launched_ns: int
 ) -> Reading | Failed:
     """Read a finished script's folder; raises `TraceError` for a trace that is refused."""
+    if command.step_time is not None:
+        return _read_log(study, command.step_time, job, result)
     folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
     try:
         report = _report(folder, job.world_size)
@@ -163,6 +170,45 @@ def read_script(
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
         traces = found
     return _reading(study, job, result, report, traces)
+
+
+def _read_log(study: Study, expression: str, job: Job, result: JobResult) -> Reading | Failed:
+    """Read the step times that a script printed: of the job, so each rank has all of them."""
+    warmup_count, timed_count = study.measure.warmup_steps, study.measure.timed_steps
+    times_s = list(_printed_s(result.workdir / COMMAND_LOG, expression))
+    if len(times_s) < warmup_count + timed_count:
+        return no_samples(
+            f"[command] step_time found {len(times_s)} step times in what the script printed; "
+            f"{warmup_count} warm-up steps and {timed_count} timed steps were asked for: "
+            f"check the expression {expression!r} against `cclsearch trial logs`, or run more steps"
+        )
+    warmup, timed = tuple(times_s[:warmup_count]), tuple(times_s[warmup_count:])
+    measurement = Measurement(
+        step_times_s=(timed,) * job.world_size,
+        warmup_times_s=(warmup,) * job.world_size,
+        losses=(),
+        tokens_per_step=study.workload.tokens_per_step,
+        peak_memory_bytes=(),
+        wall_s=result.wall_s,
+        device=study.environment.device,
+        torch_version=None,
+        tokens_verified=False,
+        printed=True,
+    )
+    return Reading(measurement=measurement, traces=None)
+
+
+def _printed_s(log: Path, expression: str) -> Iterator[float]:
+    """Yield the times above 0 that lines of a log state, in seconds."""
+    pattern = re.compile(expression)
+    ((unit, factor),) = ((n, TIME_UNITS[n]) for n in pattern.groupindex if n in TIME_UNITS)
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        for line in iter(partial(lines.readline, MOST_LINE_CHARS), ""):
+            found = pattern.search(line)
+            with suppress(ValueError, TypeError):  # what matched is not a number
+                time_s = float(found[unit]) * factor if found else 0.0
+                if math.isfinite(time_s) and time_s > 0:
+                    yield time_s
 
 
 def _report(folder: TraceFolder, rank_count: int) -> StepsReport | str:

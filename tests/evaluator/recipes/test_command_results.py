@@ -10,6 +10,7 @@ import pytest
 
 from evaluator.recipes.script_output import TraceFolder
 from evaluator.traces.errors import TraceError
+from records.errors import StudyError
 from records.trial import Config, FailureKind, Measured
 
 TIMES = "[[0.1, 0.2, 0.1, 0.2, 0.3], [0.2, 0.1, 0.1, 0.2, 0.1]]"
@@ -275,3 +276,33 @@ def test_a_real_trace_of_the_past_is_refused(recorded_data, tmp_path):
 
     with pytest.raises(TraceError, match=r"begins .* s before the launch: it is of an older"):
         folder.traces(["*.json"], 1)
+
+
+# Step times that an unchanged script prints.
+
+STEPS = "for n in 900 800 10 20 30 20 20; do echo step 7 took $n ms; done"
+EXPRESSION = "took (?P<ms>[0-9.a-z]+) ms"
+
+
+def test_an_unchanged_script_is_measured_by_the_step_times_that_it_prints(tried, script_study):
+    measurement = tried(STEPS, asked=script_study(step_time=EXPRESSION)).measurement
+
+    assert measurement.warmup_times_s == ((0.9, 0.8),) * 2
+    assert measurement.step_times_s == (pytest.approx((0.01, 0.02, 0.03, 0.02, 0.02)),) * 2
+    assert (measurement.printed, measurement.tokens_verified) == (True, False)
+    assert "step times as the script printed them" in measurement.caveats
+
+
+@pytest.mark.parametrize("printed", ["", "took none ms", "took 0 ms", "took nan ms", "took -1 ms"])
+def test_a_script_that_prints_too_few_step_times_is_not_measured(tried, script_study, printed):
+    lines = f"for n in 1 2 3 4 5 6; do echo took $n ms; done; echo '{printed}'"
+    failure = tried(lines, asked=script_study(step_time=EXPRESSION)).failure
+
+    assert failure.kind is FailureKind.METRIC_ERROR
+    assert "found 6 step times" in failure.message
+
+
+@pytest.mark.parametrize("expression", ["took ([0-9]+)", "took (?P<ms>[0-9]+", "(?P<s>.)(?P<ms>.)"])
+def test_an_expression_for_step_times_names_one_unit(script_study, expression):
+    with pytest.raises(StudyError, match=r"\[command\] step_time"):
+        script_study(step_time=expression)

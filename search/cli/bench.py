@@ -12,7 +12,15 @@ from rich.text import Text
 from records.codec import to_json
 from records.errors import StoreError, StudyError
 from records.study import Llm
-from search.cli.options import JsonOption, StoreOption, TraceOptions, examples, takes_options
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    TraceOptions,
+    argument,
+    examples,
+    option,
+    takes_options,
+)
 from search.views.console import Terminal
 from search.views.format import format_count, parse_share
 
@@ -38,61 +46,37 @@ EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anony
 class SweepOptions:
     """What to measure, and how; texts, as all faults are reported together."""
 
-    all_adapters: Annotated[
-        bool, typer.Option("--all-comm-adapters", help="Every library available on this machine.")
-    ] = False
-    backend: Annotated[
-        str | None, typer.Option(metavar="NAME", help="[default: by library and device]")
-    ] = None
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|cuda", help="[default: cuda if there are GPUs]")
-    ] = None
-    min_size: Annotated[
-        str, typer.Option(metavar="BYTES", help="Smallest message; also as 64K, 1M, 1G.")
-    ] = "4"
-    max_size: Annotated[str, typer.Option(metavar="BYTES", help="Largest message.")] = "64M"
-    size_scaling_factor: Annotated[
-        str, typer.Option(metavar="N", help="Ratio of successive sizes.")
-    ] = "2"
-    dtype: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME", help="float32, float16, bfloat16, float64, int32, int64 or an alias."
-        ),
-    ] = "float32"
-    reduce_op: Annotated[
-        str | None,
-        typer.Option(metavar="OP|all", help="sum, min, max, avg or product. [default: sum]"),
-    ] = None
-    warmup: Annotated[str, typer.Option(metavar="N", help="Calls before the timed ones.")] = "5"
-    iters: Annotated[str, typer.Option(metavar="N", help="Timed calls.")] = "1000"
-    sync_interval: Annotated[
-        str,
-        typer.Option(metavar="N", help="Calls between clock readings; 0: one reading at the end."),
-    ] = "0"
-    async_op: Annotated[
-        bool, typer.Option("--async", help="Start each call, then wait for it.")
-    ] = False
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Write a CSV per collective, and all samples.")
-    ] = False
-    output_dir: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="[default: name of the library]")
-    ] = None
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing.")] = False
-    bw_convention: Annotated[
-        str, typer.Option(metavar="nccl-tests|torchcomms", help="Definition of bus bandwidth.")
-    ] = "nccl-tests"
-    rank_count: Annotated[
-        str | None,
-        typer.Option(
-            "--nproc-per-node", metavar="N", help="Ranks to start. [default: one per GPU, else 2]"
-        ),
-    ] = None
-    rounds: Annotated[
-        str, typer.Option(metavar="N", help="Restart each library N times, interleaved.")
-    ] = "1"
-    timeout: Annotated[str, typer.Option(metavar="SECONDS", help="Timeout of one point.")] = "60"
+    all_adapters: bool = option(
+        False, "Every library available on this machine.", "--all-comm-adapters"
+    )
+    backend: str | None = option(None, "[default: by library and device]", metavar="NAME")
+    device: str | None = option(None, "[default: cuda if there are GPUs]", metavar="cpu|cuda")
+    min_size: str = option("4", "Smallest message; also as 64K, 1M, 1G.", metavar="BYTES")
+    max_size: str = option("64M", "Largest message.", metavar="BYTES")
+    size_scaling_factor: str = option("2", "Ratio of successive sizes.", metavar="N")
+    dtype: str = option(
+        "float32", "float32, float16, bfloat16, float64, int32, int64 or an alias.", metavar="NAME"
+    )
+    reduce_op: str | None = option(
+        None, "sum, min, max, avg or product. [default: sum]", metavar="OP|all"
+    )
+    warmup: str = option("5", "Calls before the timed ones.", metavar="N")
+    iters: str = option("1000", "Timed calls.", metavar="N")
+    sync_interval: str = option(
+        "0", "Calls between clock readings; 0: one reading at the end.", metavar="N"
+    )
+    async_op: bool = option(False, "Start each call, then wait for it.", "--async")
+    csv: bool = option(False, "Write a CSV per collective, and all samples.")
+    output_dir: str | None = option(None, "[default: name of the library]", metavar="FOLDER")
+    quiet: bool = option(False, "Print nothing.", "--quiet", "-q")
+    bw_convention: str = option(
+        "nccl-tests", "Definition of bus bandwidth.", metavar="nccl-tests|torchcomms"
+    )
+    rank_count: str | None = option(
+        None, "Ranks to start. [default: one per GPU, else 2]", "--nproc-per-node", metavar="N"
+    )
+    rounds: str = option("1", "Restart each library N times, interleaved.", metavar="N")
+    timeout: str = option("60", "Timeout of one point.", metavar="SECONDS")
 
 
 @app.command(
@@ -107,27 +91,14 @@ class SweepOptions:
 @takes_options
 def collectives(
     *,
-    collective: Annotated[
-        str,
-        typer.Argument(
-            metavar="COLLECTIVE|all", help="Such as all_reduce or barrier.", show_default=False
-        ),
-    ] = "",
-    comm_adapter: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help=f"Library: {ADAPTERS}. [default: torchcomms if installed, else c10d]",
-        ),
-    ] = None,
-    torchcomms: Annotated[
-        bool, typer.Option("--torchcomms", help="Short for --comm-adapter torchcomms.")
-    ] = False,
-    c10d: Annotated[bool, typer.Option("--c10d", help="Short for --comm-adapter c10d.")] = False,
-    c10d_torchcomms: Annotated[
-        bool, typer.Option("--c10d-torchcomms", help="c10d, routed through torchcomms.")
-    ] = False,
-    mpi: Annotated[bool, typer.Option("--mpi", help="Short for --comm-adapter mpi.")] = False,
+    collective: str = argument("", "Such as all_reduce or barrier.", metavar="COLLECTIVE|all"),
+    comm_adapter: list[str] | None = option(
+        None, f"Library: {ADAPTERS}. [default: torchcomms if installed, else c10d]", metavar="NAME"
+    ),
+    torchcomms: bool = option(False, "Short for --comm-adapter torchcomms."),
+    c10d: bool = option(False, "Short for --comm-adapter c10d."),
+    c10d_torchcomms: bool = option(False, "c10d, routed through torchcomms."),
+    mpi: bool = option(False, "Short for --comm-adapter mpi."),
     sweep: SweepOptions,
     window: Annotated[
         str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
@@ -164,6 +135,7 @@ def collectives(
         "--fail-on-regression",
     )
 )
+@takes_options
 def analyze(
     folders: Annotated[
         list[str],
@@ -174,44 +146,27 @@ def analyze(
             "folder's name]",
         ),
     ],
-    baseline: Annotated[
-        str | None,
-        typer.Option(metavar="LABEL", help="Compare all others with this label."),
-    ] = None,
-    outdir: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="Output folder for tables, plots and verdicts.")
-    ] = Path("perf_results"),
-    regression_threshold: Annotated[
-        float, typer.Option(metavar="PERCENT", help="Slower by more than this is a regression.")
-    ] = 5.0,
-    improvement_threshold: Annotated[
-        float, typer.Option(metavar="PERCENT", help="Faster by more than this is an improvement.")
-    ] = 5.0,
-    alpha: Annotated[
-        float, typer.Option(metavar="SHARE", help="Error rate of the verdicts.")
-    ] = 0.05,
-    summary_only: Annotated[
-        bool, typer.Option("--summary-only", help="Summarise each label without comparing.")
-    ] = False,
-    unreplicated: Annotated[
-        bool,
-        typer.Option(
-            "--unreplicated",
-            help="Compare points with too few rounds by their plain difference.",
-        ),
-    ] = False,
-    fail_on_regression: Annotated[
-        bool,
-        typer.Option(
-            "--fail-on-regression",
-            help="Exit with status 3 if anything regressed or failed, with 5 if a point may be "
-            "slower by twice the threshold.",
-        ),
-    ] = False,
-    allow_undecided: Annotated[
-        bool,
-        typer.Option("--allow-undecided", help="Let --fail-on-regression pass undecided points."),
-    ] = False,
+    baseline: str | None = option(None, "Compare all others with this label.", metavar="LABEL"),
+    outdir: Path = option(
+        Path("perf_results"), "Output folder for tables, plots and verdicts.", metavar="FOLDER"
+    ),
+    regression_threshold: float = option(
+        5.0, "Slower by more than this is a regression.", metavar="PERCENT"
+    ),
+    improvement_threshold: float = option(
+        5.0, "Faster by more than this is an improvement.", metavar="PERCENT"
+    ),
+    alpha: float = option(0.05, "Error rate of the verdicts.", metavar="SHARE"),
+    summary_only: bool = option(False, "Summarise each label without comparing."),
+    unreplicated: bool = option(
+        False, "Compare points with too few rounds by their plain difference."
+    ),
+    fail_on_regression: bool = option(
+        False,
+        "Exit with status 3 if anything regressed or failed, with 5 if a point may be "
+        "slower by twice the threshold.",
+    ),
+    allow_undecided: bool = option(False, "Let --fail-on-regression pass undecided points."),
     as_json: JsonOption = False,
 ) -> None:
     """Summarise benchmark results, compare them with a baseline, and plot them.
@@ -287,10 +242,7 @@ def _first(found: "Analysis") -> Path:
 @takes_options
 def mix(
     *,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="FILE.toml", help="Output file. [default: print]"),
-    ] = None,
+    out: Path | None = option(None, "Output file. [default: print]", metavar="FILE.toml"),
     options: TraceOptions,
 ) -> None:
     """Print the collectives of a recorded step as a study file that tunes them.
@@ -319,55 +271,40 @@ def mix(
         "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
     )
 )
+@takes_options
 def search(
-    landscapes: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="LANDSCAPE...",
-            help="Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
-            "[-anonymous], or study:ID for a recorded or imported study. "
-            "[default: three generated ones]",
-            show_default=False,
-        ),
-    ] = None,
-    strategies: Annotated[
-        str | None,
-        typer.Option(metavar="A,B", help="Strategies to compare. [default: all that need no LLM]"),
-    ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Searches per strategy.")] = 20,
-    trials: Annotated[int, typer.Option(min=2, metavar="N", help="Trials per search.")] = 40,
-    target: Annotated[
-        str,
-        typer.Option(metavar="SHARE", help="A hit is at most this much worse than the optimum."),
-    ] = "5%",
-    start: Annotated[
-        str,
-        typer.Option(
-            metavar="seed|random",
-            help="Start at the landscape's seed, or at a random configuration.",
-        ),
-    ] = "seed",
-    transcripts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="For hybrid and llm: replay LLM responses from this folder; with "
-            "ANTHROPIC_API_KEY set, missing ones are requested and saved.",
-        ),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the LLM. [default: the studies' default]"),
-    ] = None,
-    outdir: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--outdir",
-            metavar="FOLDER",
-            help="Write results (JSON) and a chart to this folder.",
-        ),
-    ] = None,
+    landscapes: list[str] | None = argument(
+        None,
+        "Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
+        "[-anonymous], or study:ID for a recorded or imported study. "
+        "[default: three generated ones]",
+        metavar="LANDSCAPE...",
+    ),
+    strategies: str | None = option(
+        None, "Strategies to compare. [default: all that need no LLM]", metavar="A,B"
+    ),
+    seeds: int = option(20, "Searches per strategy.", metavar="N", min=1),
+    trials: int = option(40, "Trials per search.", metavar="N", min=2),
+    target: str = option(
+        "5%", "A hit is at most this much worse than the optimum.", metavar="SHARE"
+    ),
+    start: str = option(
+        "seed",
+        "Start at the landscape's seed, or at a random configuration.",
+        metavar="seed|random",
+    ),
+    transcripts: Path | None = option(
+        None,
+        "For hybrid and llm: replay LLM responses from this folder; with "
+        "ANTHROPIC_API_KEY set, missing ones are requested and saved.",
+        metavar="FOLDER",
+    ),
+    model: str | None = option(
+        None, "Name of the LLM. [default: the studies' default]", metavar="NAME"
+    ),
+    outdir: Path | None = option(
+        None, "Write results (JSON) and a chart to this folder.", "-o", "--outdir", metavar="FOLDER"
+    ),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

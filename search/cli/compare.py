@@ -3,9 +3,9 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import typer
 from typer.core import TyperCommand
@@ -13,7 +13,15 @@ from typer.core import TyperCommand
 from evaluator.timing.decision import Verdict
 from evaluator.timing.screening.estimate import Thresholds, read_thresholds, to_toml
 from records.errors import StudyError
-from search.cli.options import JsonOption, StoreOption, examples, store_flag, takes_options
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    argument,
+    examples,
+    option,
+    store_flag,
+    takes_options,
+)
 from search.compare.compare import Comparisons, Terms, compare_sides
 from search.compare.sides import NvbenchSide, side
 from search.compare.view import Display, View, comparison_document, comparisons_facts
@@ -42,32 +50,20 @@ class InOrder(TyperCommand):
 class TermOptions:
     """What counts as a difference."""
 
-    margin: Annotated[
-        float | None,
-        typer.Option(
-            help="Relative difference that counts as equal. [default: the study's, or 0.02]",
-            metavar="SHARE",
-        ),
-    ] = None
-    alpha: Annotated[
-        float | None,
-        typer.Option(
-            help="Error rate of a verdict. [default: the study's, or 0.05]",
-            metavar="SHARE",
-        ),
-    ] = None
-    preset: Annotated[
-        Literal["default", "strict", "permissive"] | None,
-        typer.Option(help="Thresholds for single launches: nvbench files and screening."),
-    ] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE.toml",
-            help="Thresholds for single launches; override the preset.",
-        ),
-    ] = None
+    margin: float | None = option(
+        None,
+        "Relative difference that counts as equal. [default: the study's, or 0.02]",
+        metavar="SHARE",
+    )
+    alpha: float | None = option(
+        None, "Error rate of a verdict. [default: the study's, or 0.05]", metavar="SHARE"
+    )
+    preset: Literal["default", "strict", "permissive"] | None = option(
+        None, "Thresholds for single launches: nvbench files and screening."
+    )
+    config: Path | None = option(
+        None, "Thresholds for single launches; override the preset.", metavar="FILE.toml"
+    )
 
     @property
     def thresholds(self) -> Thresholds:
@@ -79,40 +75,27 @@ class TermOptions:
 class NvbenchOptions:
     """Which nvbench results to compare, and where to write the script that loads their samples."""
 
-    benchmarks: Annotated[
-        list[str],
-        typer.Option(
-            "-b",
-            "--benchmark",
-            metavar="NAME",
-            help="For nvbench files: only this benchmark. Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    axes: Annotated[
-        list[str],
-        typer.Option(
-            "-a",
-            "--axis",
-            metavar="AXIS=V",
-            help="Only states with AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; applies to the "
-            "preceding -b, or to all.",
-        ),
-    ] = field(default_factory=list)
-    reference_devices: Annotated[
-        str, typer.Option(metavar="IDS", help="Devices of A: all, or a list as 0,2.")
-    ] = "all"
-    candidate_devices: Annotated[
-        str, typer.Option(metavar="IDS", help="Devices of B, paired with those of A.")
-    ] = "all"
-    ignore_devices: Annotated[
-        bool, typer.Option("--ignore-devices", help="Compare different devices.")
-    ] = False
-    bulk_script: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.py", help="Write a script that loads the samples of nvbench rows."
-        ),
-    ] = None
+    benchmarks: list[str] = option(
+        [],
+        "For nvbench files: only this benchmark. Repeatable.",
+        "-b",
+        "--benchmark",
+        metavar="NAME",
+    )
+    axes: list[str] = option(
+        [],
+        "Only states with AXIS=V, AXIS=[V,...] or AXIS[pow2]=EXPONENT; applies to the "
+        "preceding -b, or to all.",
+        "-a",
+        "--axis",
+        metavar="AXIS=V",
+    )
+    reference_devices: str = option("all", "Devices of A: all, or a list as 0,2.", metavar="IDS")
+    candidate_devices: str = option("all", "Devices of B, paired with those of A.", metavar="IDS")
+    ignore_devices: bool = option(False, "Compare different devices.")
+    bulk_script: Path | None = option(
+        None, "Write a script that loads the samples of nvbench rows.", metavar="FILE.py"
+    )
 
     def filters(self, order: Sequence[str]) -> Iterator[tuple[Literal["benchmark", "axis"], str]]:
         """Yield the filters in the order of the command line."""
@@ -133,34 +116,18 @@ class NvbenchOptions:
 def compare(
     *,
     context: typer.Context,
-    a: Annotated[
-        str, typer.Argument(metavar="A", help=f"The reference: {SIDE}", show_default=False)
-    ] = "",
-    b: Annotated[
-        str,
-        typer.Argument(metavar="B", help="The candidate, of the same kind.", show_default=False),
-    ] = "",
+    a: str = argument("", f"The reference: {SIDE}", metavar="A"),
+    b: str = argument("", "The candidate, of the same kind.", metavar="B"),
     terms: TermOptions,
-    dump_config: Annotated[
-        bool, typer.Option("--dump-config", help="Print these thresholds as TOML, and exit.")
-    ] = False,
-    display: Annotated[
-        Literal["simple", "intervals", "explain"], typer.Option(help="Level of detail.")
-    ] = "intervals",
-    threshold_diff: Annotated[
-        float,
-        typer.Option(
-            metavar="PERCENT", help="Hide rows that differ by less; they are still counted."
-        ),
-    ] = 0.0,
-    fail_on: Annotated[
-        Literal["slow"] | None,
-        typer.Option("--fail-on", help="Exit with 3 if B is slower anywhere, with 5 if undecided."),
-    ] = None,
-    allow_undecided: Annotated[
-        bool,
-        typer.Option("--allow-undecided", help="Let --fail-on pass undecided comparisons."),
-    ] = False,
+    dump_config: bool = option(False, "Print these thresholds as TOML, and exit."),
+    display: Literal["simple", "intervals", "explain"] = option("intervals", "Level of detail."),
+    threshold_diff: float = option(
+        0.0, "Hide rows that differ by less; they are still counted.", metavar="PERCENT"
+    ),
+    fail_on: Literal["slow"] | None = option(
+        None, "Exit with 3 if B is slower anywhere, with 5 if undecided."
+    ),
+    allow_undecided: bool = option(False, "Let --fail-on pass undecided comparisons."),
     nvbench: NvbenchOptions,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -6,7 +6,7 @@ import textwrap
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -37,8 +37,10 @@ from search.cli.options import (
     NoCacheOption,
     StoreOption,
     TraceArgument,
+    argument,
     card_given,
     examples,
+    option,
     store_flag,
     takes_options,
 )
@@ -118,28 +120,20 @@ class ComputeOptions:
     """Which metrics to compute of which traces or studies; no names means all."""
 
     trace: TraceArgument = ""
-    names: Annotated[
-        list[str],
-        typer.Argument(metavar="[NAME]...", help="Metrics. [default: all]", show_default=False),
-    ] = field(default_factory=list)
+    names: list[str] = argument([], "Metrics. [default: all]", metavar="[NAME]...")
     card: CardOption = None
     card_bandwidths: BandwidthsOption = None
     batch_size: BatchSizeOption = None
     gpus: GpusOption = None
     metrics_file: MetricsFileOption = None
     no_cache: NoCacheOption = False
-    study: Annotated[
-        list[str],
-        typer.Option(
-            "--study",
-            metavar="STUDY",
-            help="Compute and store missing metrics of this study's trials; then all arguments "
-            "are metric names. Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    every_study: Annotated[
-        bool, typer.Option("--all", help="Like --study, for every recorded study.")
-    ] = False
+    study: list[str] = option(
+        [],
+        "Compute and store missing metrics of this study's trials; then all arguments "
+        "are metric names. Repeatable.",
+        metavar="STUDY",
+    )
+    every_study: bool = option(False, "Like --study, for every recorded study.", "--all")
     store: StoreOption = None
 
 

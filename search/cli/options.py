@@ -2,11 +2,12 @@
 
 import shlex
 from collections.abc import Callable, Iterator
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from copy import copy
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_type_hints
+from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
 
 import typer
 
@@ -114,8 +115,39 @@ def examples(*commands: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
 
 
+TYPER = "typer"
+T = TypeVar("T")
+
+
+def option(
+    default: T,
+    words: str,
+    *names: str,
+    metavar: str | None = None,
+    min: float | None = None,
+    max: float | None = None,
+) -> T:
+    """Return the default of an option, with its help; without names it is called as its parameter.
+
+    For parameters of commands that take options, and for fields of classes of options.
+    """
+    of = typer.Option(default, *names, help=words, metavar=metavar, min=min, max=max)
+    return _parameter(default, of)
+
+
+def argument(default: T, words: str, *, metavar: str) -> T:
+    """Return the default of an argument, with its help."""
+    return _parameter(
+        default, typer.Argument(default, help=words, metavar=metavar, show_default=False)
+    )
+
+
+def _parameter(default: T, of: object) -> T:
+    return field(default_factory=lambda: copy(default), metadata={TYPER: of})
+
+
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take values of dataclasses: each of their fields is an option of it."""
+    """Let a command take options, and values of dataclasses whose fields are options of it."""
     classes: dict[str, type] = {}
     parameters: list[Parameter] = []
     for each in signature(command, eval_str=True).parameters.values():
@@ -123,7 +155,8 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
             classes[each.name] = each.annotation
             parameters += _parameters(each.annotation)
         else:
-            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY))
+            default = _typed(each.name, each.annotation, each.default)
+            parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, default=default))
 
     @wraps(command)
     def run(**given: object) -> None:
@@ -139,12 +172,25 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 def _parameters(kind: type) -> Iterator[Parameter]:
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
-        default = Parameter.empty if each.default is MISSING else each.default
-        if each.default_factory is not MISSING:
+        if TYPER in each.metadata:
+            default = _typed(each.name, hints[each.name], each)
+        elif each.default_factory is not MISSING:
             default = each.default_factory()
+        else:
+            default = Parameter.empty if each.default is MISSING else each.default
         yield Parameter(
             each.name, Parameter.KEYWORD_ONLY, default=default, annotation=hints[each.name]
         )
+
+
+def _typed(name: str, kind: object, default: object) -> object:
+    """Return a default as Typer takes it; a flag has no `--no-` form."""
+    if not isinstance(default, Field):
+        return default
+    of = default.metadata[TYPER]
+    if kind is bool and not of.param_decls:
+        of.param_decls = (f"--{name.replace('_', '-')}",)
+    return of
 
 
 def flags_given(options: "DataclassInstance") -> Iterator[str]:
@@ -153,8 +199,8 @@ def flags_given(options: "DataclassInstance") -> Iterator[str]:
     hints = get_type_hints(type(options), include_extras=True)
     for each in fields(options):
         if getattr(options, each.name) != getattr(defaults, each.name):
-            option = hints[each.name].__metadata__[0]
-            names = map(str, (option.default, *(option.param_decls or ())))
+            of = each.metadata.get(TYPER) or hints[each.name].__metadata__[0]
+            names = map(str, (of.default, *(of.param_decls or ())))
             default = f"--{each.name.replace('_', '-')}"
             yield next((name for name in names if name.startswith("--")), default)
 
@@ -163,32 +209,20 @@ def flags_given(options: "DataclassInstance") -> Iterator[str]:
 class StudyOptions:
     """A study from a file and a card, and what completes the card."""
 
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "-c",
-            "--config",
-            metavar="FILE",
-            help="Study file (TOML); overrides the built-in study.",
-        ),
-    ] = None
+    config: Path | None = option(
+        None, "Study file (TOML); overrides the built-in study.", "-c", "--config", metavar="FILE"
+    )
     card: CardOption = None
-    tuning: Annotated[
-        Path | None,
-        typer.Option("--tuning", metavar="FILE", help="CCL-Bench tuning file (YAML)."),
-    ] = None
+    tuning: Path | None = option(None, "CCL-Bench tuning file (YAML).", metavar="FILE")
     card_bandwidths: BandwidthsOption = None
     batch_size: BatchSizeOption = None
     gpus: GpusOption = None
-    command: Annotated[
-        Path | None,
-        typer.Option(
-            "--command",
-            metavar="FILE",
-            help="With --card: bash script that each trial runs, as in CCL-Search; knobs are "
-            "environment variables.",
-        ),
-    ] = None
+    command: Path | None = option(
+        None,
+        "With --card: bash script that each trial runs, as in CCL-Search; knobs are "
+        "environment variables.",
+        metavar="FILE",
+    )
 
     def study(self, base: Study | None = None) -> Study:
         """Return the base (default: the built-in study), overridden by the card, then by the file.
@@ -247,29 +281,21 @@ def _with_file(given: "Given", config: Path | None) -> "Given":
 class ObjectiveOptions:
     """Objectives and limits; the first objective is the main one, which has the direction."""
 
-    objective: Annotated[
-        list[str],
-        typer.Option(
-            "--objective",
-            metavar="EXPRESSION",
-            help="Rescore recorded trials by another objective; nothing is launched. Repeatable. "
-            "[default: the study's]",
-        ),
-    ] = field(default_factory=list)
-    minimize: Annotated[
-        bool, typer.Option("--minimize", help="Lower is better. [default: as the metrics define]")
-    ] = False
-    maximize: Annotated[bool, typer.Option("--maximize", help="Higher is better.")] = False
-    limit: Annotated[
-        list[str],
-        typer.Option(
-            "--limit",
-            metavar="CONDITION",
-            help="Constraint that the best trial must satisfy, as in 'peak_memory < 30 GiB'; units "
-            "are B, KiB, "
-            "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. Repeatable. [default: the study's]",
-        ),
-    ] = field(default_factory=list)
+    objective: list[str] = option(
+        [],
+        "Rescore recorded trials by another objective; nothing is launched. Repeatable. "
+        "[default: the study's]",
+        metavar="EXPRESSION",
+    )
+    minimize: bool = option(False, "Lower is better. [default: as the metrics define]")
+    maximize: bool = option(False, "Higher is better.")
+    limit: list[str] = option(
+        [],
+        "Constraint that the best trial must satisfy, as in 'peak_memory < 30 GiB'; units "
+        "are B, KiB, "
+        "MiB, GiB, TiB, kB, MB, GB, TB, us, ms, s and %. Repeatable. [default: the study's]",
+        metavar="CONDITION",
+    )
 
     @property
     def is_given(self) -> bool:

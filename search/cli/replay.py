@@ -3,8 +3,8 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import Literal
 
 import typer
 
@@ -23,6 +23,7 @@ from search.cli.options import (
     TrustOption,
     examples,
     flags_given,
+    option,
     store_flag,
     takes_options,
 )
@@ -84,39 +85,29 @@ MODES = {
 class ReplayOptions:
     """Which trials to repeat, and how often or where."""
 
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            metavar="best|seed|N|all",
-            help="For measure and policy: which trials. [default: best for measure, all for "
-            "policy]",
-        ),
-    ] = None
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=2,
-            metavar="N",
-            help="For measure: maximum rounds of launches per trial. [default: the study's, at "
-            "least 12]",
-        ),
-    ] = None
-    within: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE",
-            help="For measure: allowance beyond the recorded interval, as machines change over "
-            "time. [default: 10%]",
-        ),
-    ] = None
-    vary: Annotated[
-        list[str],
-        typer.Option(
-            metavar="FIELD=A,B",
-            help="For policy: values of a workload or environment field; several fields are "
-            "combined. Repeatable.",
-        ),
-    ] = field(default_factory=list)
+    trial: str | None = option(
+        None,
+        "For measure and policy: which trials. [default: best for measure, all for policy]",
+        metavar="best|seed|N|all",
+    )
+    rounds: int | None = option(
+        None,
+        "For measure: maximum rounds of launches per trial. [default: the study's, at least 12]",
+        metavar="N",
+        min=2,
+    )
+    within: str | None = option(
+        None,
+        "For measure: allowance beyond the recorded interval, as machines change over "
+        "time. [default: 10%]",
+        metavar="SHARE",
+    )
+    vary: list[str] = option(
+        [],
+        "For policy: values of a workload or environment field; several fields are "
+        "combined. Repeatable.",
+        metavar="FIELD=A,B",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,25 +139,19 @@ class Report:
 def replay(
     *,
     study_id: StudyArgument = "",
-    mode: Annotated[
-        Literal["llm", "policy", "measure", "score"],
-        typer.Option(
-            help="What to repeat. llm: the search, with recorded LLM responses and launch "
-            "results. policy: the policies' decisions, for another workload or environment. "
-            "measure: launches, to check whether the recorded results hold on this machine. "
-            "score: metrics and scores, from stored samples and traces.",
-        ),
-    ] = "llm",
+    mode: Literal["llm", "policy", "measure", "score"] = option(
+        "llm",
+        "What to repeat. llm: the search, with recorded LLM responses and launch "
+        "results. policy: the policies' decisions, for another workload or environment. "
+        "measure: launches, to check whether the recorded results hold on this machine. "
+        "score: metrics and scores, from stored samples and traces.",
+    ),
     asked: ReplayOptions,
     options: StudyOptions,
     scores: ScoreOptions,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help=f"Exit with status {OTHERWISE} if anything differs or is undecided.",
-        ),
-    ] = False,
+    strict: bool = option(
+        False, f"Exit with status {OTHERWISE} if anything differs or is undecided."
+    ),
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,

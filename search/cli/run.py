@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, NoReturn, Self, TypeVar
@@ -30,6 +30,7 @@ from search.cli.options import (
     StudyOptions,
     TrustOption,
     examples,
+    option,
     store_flag,
     takes_options,
 )
@@ -61,91 +62,66 @@ ModelOption = Annotated[
 class SearchObjectives(ObjectiveOptions):
     """What a new search looks for."""
 
-    objective: Annotated[
-        list[str],
-        typer.Option(
-            "--objective",
-            metavar="EXPRESSION",
-            help="Metric name, or an expression over metrics; step_time@seed is the value of the "
-            "seed. Repeat it to search for the Pareto front; the first is the main "
-            "objective. [default: step_time]",
-        ),
-    ] = field(default_factory=list)
+    objective: list[str] = option(
+        [],
+        "Metric name, or an expression over metrics; step_time@seed is the value of the "
+        "seed. Repeat it to search for the Pareto front; the first is the main "
+        "objective. [default: step_time]",
+        metavar="EXPRESSION",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions:
     """How a new search proceeds, and when it stops; None is as the study has it."""
 
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="hybrid, llm, offline, ranked, coordinate, tpe, random, grid, replay, or auto: "
-            "hybrid if ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN is set, else offline. "
-            "[default: auto]",
-        ),
-    ] = None
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Number of trials, not counting repeated launches of the best. "
-            "[default: the study's; built-in 10]",
-        ),
-    ] = None
-    patience: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Stop after N trials in a row without improvement. "
-            "[default: the study's; built-in 6]",
-        ),
-    ] = None
-    max_wall: Annotated[
-        float | None,
-        typer.Option(
-            min=1,
-            metavar="SECONDS",
-            help="Start no new trial after this time. [default: no limit]",
-        ),
-    ] = None
+    strategy: str | None = option(
+        None,
+        "hybrid, llm, offline, ranked, coordinate, tpe, random, grid, replay, or auto: "
+        "hybrid if ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN is set, else offline. "
+        "[default: auto]",
+        metavar="NAME",
+    )
+    trials: int | None = option(
+        None,
+        "Number of trials, not counting repeated launches of the best. "
+        "[default: the study's; built-in 10]",
+        metavar="N",
+        min=1,
+    )
+    patience: int | None = option(
+        None,
+        "Stop after N trials in a row without improvement. [default: the study's; built-in 6]",
+        metavar="N",
+        min=1,
+    )
+    max_wall: float | None = option(
+        None, "Start no new trial after this time. [default: no limit]", metavar="SECONDS", min=1
+    )
     model: ModelOption = None
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="LLM token limit, input plus output; then the search continues without the LLM. "
-            "[default: no limit]",
-        ),
-    ] = None
-    max_cost: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="USD",
-            help="LLM cost limit; then the search continues without the LLM. [default: no limit]",
-        ),
-    ] = None
-    parallel: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Trials to run in parallel where the machine has room: each gets separate GPUs "
-            "or cores. [default: the study's; built-in 1]",
-        ),
-    ] = None
-    seed_policy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="Built-in seed or policy file to start from. [default: sharded]",
-        ),
-    ] = None
+    max_tokens: int | None = option(
+        None,
+        "LLM token limit, input plus output; then the search continues without the LLM. "
+        "[default: no limit]",
+        metavar="N",
+        min=0,
+    )
+    max_cost: float | None = option(
+        None,
+        "LLM cost limit; then the search continues without the LLM. [default: no limit]",
+        metavar="USD",
+        min=0,
+    )
+    parallel: int | None = option(
+        None,
+        "Trials to run in parallel where the machine has room: each gets separate GPUs "
+        "or cores. [default: the study's; built-in 1]",
+        metavar="N",
+        min=1,
+    )
+    seed_policy: str | None = option(
+        None, "Built-in seed or policy file to start from. [default: sharded]", metavar="NAME|FILE"
+    )
 
     def of(self, study: Study) -> Study:
         """Return the study with these options applied."""
@@ -179,15 +155,13 @@ def run(
     objectives: SearchObjectives,
     options: StudyOptions,
     search: SearchOptions,
-    replay_of: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="STUDY",
-            help="Strategy replay: launch every policy of this study again, in order, as a new "
-            "study. Other options override its settings.",
-        ),
-    ] = None,
+    replay_of: str | None = option(
+        None,
+        "Strategy replay: launch every policy of this study again, in order, as a new "
+        "study. Other options override its settings.",
+        "--from",
+        metavar="STUDY",
+    ),
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -214,12 +188,10 @@ def run(
 @app.command(
     epilog=examples("cclsearch resume", "cclsearch resume 20260131-120000-ab12 --trials 5")
 )
+@takes_options
 def resume(
     study_id: StudyArgument = "",
-    trials: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Trials to add."),
-    ] = None,
+    trials: int | None = option(None, "Trials to add.", metavar="N", min=1),
     model: ModelOption = None,
     trust: TrustOption = False,
     store: StoreOption = None,

@@ -2,12 +2,16 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from records.errors import EnvironmentFault
-from search.cli.options import StoreOption, examples
+from search.cli.options import (
+    StoreOption,
+    examples,
+    option,
+    takes_options,
+)
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -19,31 +23,24 @@ app = typer.Typer(rich_markup_mode=None)
         "cclsearch serve --new-token ci:submit",
     )
 )
+@takes_options
 def serve(
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            "-c",
-            "--config",
-            metavar="FILE",
-            help="Service configuration (TOML). [default: the built-in study, on loopback]",
-        ),
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0, max=65535, metavar="N", help="Port; 0 takes a free one. [default: 8765]"
-        ),
-    ] = None,
-    new_token: Annotated[
-        str | None,
-        typer.Option(
-            "--new-token",
-            metavar="NAME:ROLE",
-            help="Create a token (roles: read, submit, admin), print it with its configuration "
-            "line, and exit.",
-        ),
-    ] = None,
+    config: Path | None = option(
+        None,
+        "Service configuration (TOML). [default: the built-in study, on loopback]",
+        "-c",
+        "--config",
+        metavar="FILE",
+    ),
+    port: int | None = option(
+        None, "Port; 0 takes a free one. [default: 8765]", metavar="N", min=0, max=65535
+    ),
+    new_token: str | None = option(
+        None,
+        "Create a token (roles: read, submit, admin), print it with its configuration "
+        "line, and exit.",
+        metavar="NAME:ROLE",
+    ),
     store: StoreOption = None,
 ) -> None:
     """Serve studies over HTTP and in a browser.
@@ -61,14 +58,13 @@ def serve(
 
 
 @app.command(epilog=examples("cclsearch mcp", "cclsearch mcp --url https://searches.example.org"))
+@takes_options
 def mcp(
-    url: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Address of the service. [default: $CCLSEARCH_URL, else http://127.0.0.1:8765]",
-        ),
-    ] = None,
+    url: str | None = option(
+        None,
+        "Address of the service. [default: $CCLSEARCH_URL, else http://127.0.0.1:8765]",
+        metavar="URL",
+    ),
 ) -> None:
     """Give language models access to a service (MCP over stdio).
 

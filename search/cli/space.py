@@ -17,7 +17,9 @@ from records.trial import Config
 from search.cli.options import (
     JsonOption,
     StudyOptions,
+    argument,
     examples,
+    option,
     takes_options,
 )
 from search.study.spaces import estimate as estimate_in_contexts
@@ -88,10 +90,8 @@ def check(
 @takes_options
 def sample(
     *,
-    count: Annotated[
-        int, typer.Option("-n", metavar="N", help="Number of configurations.", min=1)
-    ] = 5,
-    seed: Annotated[int, typer.Option(metavar="N", help="Random seed.")] = 42,
+    count: int = option(5, "Number of configurations.", "-n", metavar="N", min=1),
+    seed: int = option(42, "Random seed.", metavar="N"),
     options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -113,16 +113,13 @@ def sample(
 @takes_options
 def estimate(
     *,
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="KNOB=VALUE",
-            help="Settings; omitted knobs have their defaults. Without any, the best "
-            "configurations are listed.",
-            show_default=False,
-        ),
-    ] = None,
-    count: Annotated[int, typer.Option("-n", metavar="N", help="Number to list.", min=1)] = 10,
+    settings: list[str] | None = argument(
+        None,
+        "Settings; omitted knobs have their defaults. Without any, the best "
+        "configurations are listed.",
+        metavar="KNOB=VALUE",
+    ),
+    count: int = option(10, "Number to list.", "-n", metavar="N", min=1),
     options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -200,14 +197,12 @@ def check_policy_file(
         str,
         typer.Argument(metavar="FILE", help="Policy file, or a built-in seed.", show_default=False),
     ],
-    vary: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FIELD=A,B",
-            help="Also check these values of a workload or environment field; several fields are "
-            "combined. Repeatable.",
-        ),
-    ] = None,
+    vary: list[str] | None = option(
+        None,
+        "Also check these values of a workload or environment field; several fields are "
+        "combined. Repeatable.",
+        metavar="FIELD=A,B",
+    ),
     options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:

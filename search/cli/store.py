@@ -7,7 +7,6 @@ from dataclasses import asdict
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,7 +15,14 @@ from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
 from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
 from search import settings
-from search.cli.options import JsonOption, StoreOption, examples, store_flag
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    examples,
+    option,
+    store_flag,
+    takes_options,
+)
 from search.settings import installed_version, open_store, store_root
 from search.storage import Fault, Plan, Rules, collect, plan_removal, verify_files
 from search.views.console import Terminal, on_terminal, progress_bar
@@ -28,19 +34,13 @@ CANNOT_RUN = 4
 
 
 @app.command(epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))
+@takes_options
 def doctor(
-    noise: Annotated[bool, typer.Option("--noise", help="Measure noise for a minute.")] = False,
-    rebuild: Annotated[
-        bool,
-        typer.Option(
-            "--rebuild",
-            help="Only rebuild the store's database from its journals; the old one is kept.",
-        ),
-    ] = False,
-    verify: Annotated[
-        bool,
-        typer.Option("--verify", help="Only verify the digest of every file in the store."),
-    ] = False,
+    noise: bool = option(False, "Measure noise for a minute."),
+    rebuild: bool = option(
+        False, "Only rebuild the store's database from its journals; the old one is kept."
+    ),
+    verify: bool = option(False, "Only verify the digest of every file in the store."),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -98,32 +98,24 @@ _MOST_HOURS = 24 * 365 * 1000
         "cclsearch gc --max-size 10GB --yes",
     )
 )
+@takes_options
 def gc(
-    traces_older_than: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Remove traces of trials that ended longer ago, as 30d."),
-    ] = None,
-    keep_best: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            metavar="N",
-            help="Keep the traces of the best N trials of each study; alone: remove all others.",
-        ),
-    ] = None,
-    max_size: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Remove the oldest traces until the files fit into this size, as 10GB.",
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be removed.")
-    ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Remove traces without confirmation.")
-    ] = False,
+    traces_older_than: str | None = option(
+        None, "Remove traces of trials that ended longer ago, as 30d.", metavar="TIME"
+    ),
+    keep_best: int | None = option(
+        None,
+        "Keep the traces of the best N trials of each study; alone: remove all others.",
+        metavar="N",
+        min=0,
+    ),
+    max_size: str | None = option(
+        None,
+        "Remove the oldest traces until the files fit into this size, as 10GB.",
+        metavar="SIZE",
+    ),
+    dry_run: bool = option(False, "Only report what would be removed."),
+    yes: bool = option(False, "Remove traces without confirmation.", "--yes", "-y"),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.cells import cell_len
@@ -26,6 +26,7 @@ from search.cli.options import (
     StoreOption,
     StudyArgument,
     examples,
+    option,
     store_flag,
     takes_options,
 )
@@ -80,10 +81,9 @@ PIPE_WIDTH = 1000
 
 
 @app.command("list", epilog=examples("cclsearch list", "cclsearch list --json"))
+@takes_options
 def list_studies(
-    count: Annotated[
-        int, typer.Option("--limit", metavar="N", min=1, help="Show only the newest N.")
-    ] = 50,
+    count: int = option(50, "Show only the newest N.", "--limit", metavar="N", min=1),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -123,24 +123,15 @@ def show(
     *,
     study_id: StudyArgument = "",
     asked: ObjectiveOptions,
-    front: Annotated[
-        bool,
-        typer.Option("--front", help="Show only the Pareto front."),
-    ] = False,
+    front: bool = option(False, "Show only the Pareto front."),
     plot: PlotOption = None,
-    constraints: Annotated[
-        bool,
-        typer.Option(
-            "--constraints", help="Show only the constraints: given, and learned from failures."
-        ),
-    ] = False,
-    revoke: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --constraints: revoke a learned constraint."),
-    ] = None,
-    last: Annotated[
-        int, typer.Option("--last", metavar="N", min=1, help="Show only the last N trials.")
-    ] = 100,
+    constraints: bool = option(
+        False, "Show only the constraints: given, and learned from failures."
+    ),
+    revoke: str | None = option(
+        None, "With --constraints: revoke a learned constraint.", metavar="NAME"
+    ),
+    last: int = option(100, "Show only the last N trials.", metavar="N", min=1),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -197,25 +188,18 @@ def show(
 def best(
     *,
     study_id: StudyArgument = "",
-    form: Annotated[
-        Literal["json", "env", "args", "policy"],
-        typer.Option(
-            "--format",
-            help="Print the knobs as a JSON object, KEY=value lines or command-line arguments, "
-            "or print the policy.",
-        ),
-    ] = "json",
-    context: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Configuration in this context. [default: the study's own]"
-        ),
-    ] = None,
+    form: Literal["json", "env", "args", "policy"] = option(
+        "json",
+        "Print the knobs as a JSON object, KEY=value lines or command-line arguments, "
+        "or print the policy.",
+        "--format",
+    ),
+    context: str | None = option(
+        None, "Configuration in this context. [default: the study's own]", metavar="NAME"
+    ),
     asked: ObjectiveOptions,
     store: StoreOption = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the whole trial as JSON instead.")
-    ] = False,
+    as_json: bool = option(False, "Print the whole trial as JSON instead.", "--json"),
 ) -> None:
     """Print the best configuration for other programs to read.
 

@@ -6,7 +6,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +21,7 @@ from search.cli.options import (
     StoreOption,
     StudyArgument,
     examples,
+    option,
     store_flag,
     takes_options,
 )
@@ -55,77 +56,40 @@ BROKEN = 3
 class ExportOptions:
     """What to export, and what to leave out or replace."""
 
-    form: Annotated[
-        Form,
-        typer.Option(
-            "--format",
-            help="jsonl, csv, parquet: one trial per line or row; entry: a CCL-Bench entry "
-            "(folder); bundle: the whole study in one file for `cclsearch import`.",
-        ),
-    ] = "jsonl"
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="PATH",
-            help="File or folder to write. [default: STUDY.FORMAT]",
-        ),
-    ] = None
-    trial: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N|best", help="Only this trial. [default: all; the best for an entry]"
-        ),
-    ] = None
-    redact: Annotated[
-        bool,
-        typer.Option(
-            "--redact", help="Replace names of users, hosts and jobs, paths and addresses."
-        ),
-    ] = False
-    name: Annotated[
-        list[str],
-        typer.Option(
-            "--name", metavar="NAME", help="With --redact: also replace this name. Repeatable."
-        ),
-    ] = field(default_factory=list)
-    no_traces: Annotated[bool, typer.Option("--no-traces", help="Leave out traces.")] = False
-    metrics_only: Annotated[
-        bool,
-        typer.Option(
-            "--metrics-only",
-            help="Only configurations, samples, metrics and failures; no files, policies or LLM "
-            "transcripts.",
-        ),
-    ] = False
-    fields: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="For an entry: set a field of its card that the study does not contain. "
-            "Repeatable.",
-        ),
-    ] = field(default_factory=list)
-    check_only: Annotated[
-        bool,
-        typer.Option(
-            "--check-only", help="For an entry: report what is missing and write nothing."
-        ),
-    ] = False
-    incomplete: Annotated[
-        bool,
-        typer.Option(
-            "--incomplete",
-            help="For an entry: write it even if something is missing; it is marked.",
-        ),
-    ] = False
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="Leave out files that are missing from the store."),
-    ] = False
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False
+    form: Form = option(
+        "jsonl",
+        "jsonl, csv, parquet: one trial per line or row; entry: a CCL-Bench entry "
+        "(folder); bundle: the whole study in one file for `cclsearch import`.",
+        "--format",
+    )
+    output: Path | None = option(
+        None, "File or folder to write. [default: STUDY.FORMAT]", "--output", "-o", metavar="PATH"
+    )
+    trial: str | None = option(
+        None, "Only this trial. [default: all; the best for an entry]", metavar="N|best"
+    )
+    redact: bool = option(False, "Replace names of users, hosts and jobs, paths and addresses.")
+    name: list[str] = option(
+        [], "With --redact: also replace this name. Repeatable.", metavar="NAME"
+    )
+    no_traces: bool = option(False, "Leave out traces.")
+    metrics_only: bool = option(
+        False,
+        "Only configurations, samples, metrics and failures; no files, policies or LLM "
+        "transcripts.",
+    )
+    fields: list[str] = option(
+        [],
+        "For an entry: set a field of its card that the study does not contain. Repeatable.",
+        "--set",
+        metavar="FIELD=VALUE",
+    )
+    check_only: bool = option(False, "For an entry: report what is missing and write nothing.")
+    incomplete: bool = option(
+        False, "For an entry: write it even if something is missing; it is marked."
+    )
+    allow_missing: bool = option(False, "Leave out files that are missing from the store.")
+    force: bool = option(False, "Overwrite existing files.")
 
     def __post_init__(self) -> None:
         if self.name and not self.redact:
@@ -281,26 +245,14 @@ def _print_checks(checks: Checks, *, as_json: bool) -> None:
 class ImportOptions:
     """Options of an import."""
 
-    name: Annotated[
-        str | None,
-        typer.Option(
-            "--as", metavar="NAME", help="Name of the study. [default: its original name]"
-        ),
-    ] = None
-    card: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Workload card (YAML) for run folders, which contain none.",
-        ),
-    ] = None
-    skip_bad: Annotated[
-        bool,
-        typer.Option("--skip-bad", help="Skip and list rows that cannot be read."),
-    ] = False
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only report what would be imported.")
-    ] = False
+    name: str | None = option(
+        None, "Name of the study. [default: its original name]", "--as", metavar="NAME"
+    )
+    card: Path | None = option(
+        None, "Workload card (YAML) for run folders, which contain none.", metavar="FILE"
+    )
+    skip_bad: bool = option(False, "Skip and list rows that cannot be read.")
+    dry_run: bool = option(False, "Only report what would be imported.")
 
 
 @app.command(

@@ -15,7 +15,14 @@ from records.errors import StoreError, StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Artifact, Measured, Trial
-from search.cli.options import JsonOption, StoreOption, examples, store_flag
+from search.cli.options import (
+    JsonOption,
+    StoreOption,
+    examples,
+    option,
+    store_flag,
+    takes_options,
+)
 from search.loop.study_result import leader_of
 from search.report.trial import trial_record
 from search.settings import open_store
@@ -51,11 +58,10 @@ def show(which: WhichTrial, store: StoreOption = None, as_json: JsonOption = Fal
 
 
 @app.command(epilog=examples("cclsearch trial logs 3", "cclsearch trial logs 3 --rank 0"))
+@takes_options
 def logs(
     which: WhichTrial,
-    rank: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Only this rank. [default: all]")
-    ] = None,
+    rank: int | None = option(None, "Only this rank. [default: all]", metavar="N", min=0),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -108,16 +114,15 @@ def files(
         "cclsearch trial script 3", "cclsearch trial script 3 -o again.sh && sh again.sh"
     )
 )
+@takes_options
 def script(
     which: WhichTrial,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: print]"),
-    ] = None,
-    context: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Launch in this context. [default: the study's own]"),
-    ] = None,
+    output: Path | None = option(
+        None, "File to write. [default: print]", "--output", "-o", metavar="FILE"
+    ),
+    context: str | None = option(
+        None, "Launch in this context. [default: the study's own]", metavar="NAME"
+    ),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -136,15 +137,30 @@ def _trial(ordinal: int, outcome, tp: int, source: str) -> Trial:
 
 
 @pytest.fixture
+def recorded(recorded_study) -> Recorded:
+    """The store with its study."""
+    return recorded_study()
+
+
+@pytest.fixture
+def export(recorded, cclsearch, tmp_path) -> Callable[..., object]:
+    """Exports the study to `out`; gives how that ended, and the path."""
+
+    def run(form: str, *options: object, name: str = "out") -> tuple[object, Path]:
+        path = tmp_path / name
+        command = ("export", "--format", form, "-o", path, "--store", recorded.root)
+        return cclsearch(*command, *options), path
+
+    return run
+
+
+@pytest.fixture
 def records_of() -> Callable[[Path], str]:
     """Gives all that a store says of the study, entry by entry, but whether it was imported."""
 
     def read(root: Path) -> str:
-        store = Store(root)
-        try:
+        with closing(Store(root)) as store:
             entries = (with_study(entry, plain_study) for entry in store.entries(STUDY))
             return "\n".join(map(to_json, entries))
-        finally:
-            store.close()
 
     return read

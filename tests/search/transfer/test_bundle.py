@@ -2,18 +2,25 @@
 
 import json
 import re
+from contextlib import closing
+
+import pytest
 
 from records.store.artifacts import Artifacts
 from records.store.store import Store
 
 
-def bundled(recorded, cclsearch, tmp_path, *options, name="a.cclsearch"):
-    path = tmp_path / name
-    ended = cclsearch(
-        *("export", "--format", "bundle", "-o", path, "--store", recorded.root, *options)
-    )
-    assert (ended.code, ended.err) == (0, "")
-    return path
+@pytest.fixture
+def carried(export, cclsearch, tmp_path):
+    """Imports a bundle of the study, exported with these options; gives the other store."""
+
+    def run(*options):
+        ended, path = export("bundle", *options)
+        assert (ended.code, ended.err) == (0, "")
+        assert cclsearch("import", path, "--store", tmp_path / "other").code == 0
+        return tmp_path / "other"
+
+    return run
 
 
 def shown(cclsearch, root, *command):
@@ -23,58 +30,33 @@ def shown(cclsearch, root, *command):
     return text.replace(str(root), "STORE").replace(".zst", "")
 
 
-def digests(root, trial):
-    """The digests of a trial's files, read through."""
-    artifacts = Artifacts(root / "artifacts")
-    for artifact in trial.outcome.artifacts:
-        artifacts.read(artifact.digest)
-    return [artifact.digest for artifact in trial.outcome.artifacts]
-
-
-def test_another_store_gets_the_very_records(recorded_study, records_of, cclsearch, tmp_path):
-    recorded = recorded_study()
-    path, other = bundled(recorded, cclsearch, tmp_path), tmp_path / "other"
-    assert cclsearch("import", path, "--store", other).code == 0
+def test_another_store_gets_the_very_records(recorded, carried, records_of, cclsearch):
+    one, other = recorded.id, carried()
     assert records_of(other) == records_of(recorded.root)
-    one = recorded.id
     trials = ("trial", "show", one, 0), ("trial", "show", one, 1)
     for command in (("show", one), *trials, ("replay", one), ("list",)):
         assert shown(cclsearch, other, *command) == shown(cclsearch, recorded.root, *command)
-    for trial in recorded.trials:
-        assert digests(other, trial) == digests(recorded.root, trial)
-    assert cclsearch("trace", "breakdown", f"trial:{recorded.id}:0", "--store", other).code == 0
-
-
-def test_a_conversation_comes_along(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
-    path, other = bundled(recorded, cclsearch, tmp_path), tmp_path / "other"
-    cclsearch("import", path, "--store", other)
-    told = json.loads(cclsearch("trial", "show", recorded.id, 1, "--json", "--store", other).out)
+    for artifact in (a for trial in recorded.trials for a in trial.outcome.artifacts):
+        Artifacts(other / "artifacts").read(artifact.digest)
+    assert cclsearch("trace", "breakdown", f"trial:{one}:0", "--store", other).code == 0
+    told = json.loads(cclsearch("trial", "show", one, 1, "--json", "--store", other).out)
     assert told["exchange"]["reply"] == '["me"]'
 
 
-def test_the_same_records_make_the_same_bytes(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
-    first = bundled(recorded, cclsearch, tmp_path)
-    other = tmp_path / "other"
-    cclsearch("import", first, "--store", other)
-    second = tmp_path / "b.cclsearch"
+def test_the_same_records_make_the_same_bytes_and_are_recorded_once(
+    recorded, carried, cclsearch, tmp_path
+):
+    other, second = carried(), tmp_path / "b.cclsearch"
     cclsearch("export", recorded.id, "--format", "bundle", "-o", second, "--store", other)
-    assert first.read_bytes() == second.read_bytes()
-
-
-def test_the_same_study_is_recorded_once(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
-    path = bundled(recorded, cclsearch, tmp_path)
-    ended = cclsearch("import", path, "--store", recorded.root)
+    assert (tmp_path / "out").read_bytes() == second.read_bytes()
+    ended = cclsearch("import", second, "--store", recorded.root)
     assert (ended.code, "skipped" in ended.out) == (0, True)
 
 
 def test_a_study_of_that_id_with_other_content_is_left_alone(
-    recorded_study, records_of, cclsearch, tmp_path
+    recorded, recorded_study, export, records_of, cclsearch
 ):
-    recorded = recorded_study()
-    path = bundled(recorded, cclsearch, tmp_path)
+    _, path = export("bundle")
     other = recorded_study("other", policy="# another\n")
     before = records_of(other.root)
     ended = cclsearch("import", path, "--store", other.root)
@@ -83,60 +65,39 @@ def test_a_study_of_that_id_with_other_content_is_left_alone(
     assert records_of(other.root) == before
 
 
-def test_a_missing_file_is_named_and_may_be_left_out(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
+def test_a_missing_file_is_named_and_may_be_left_out(recorded, export, carried):
     digest = recorded.trials[0].outcome.artifacts[0].digest
     Artifacts(recorded.root / "artifacts").path(digest).unlink()
-    path = tmp_path / "a.cclsearch"
-    command = ("export", "--format", "bundle", "-o", path, "--store", recorded.root)
-    ended = cclsearch(*command)
+    ended, path = export("bundle")
     assert (ended.code, path.exists()) == (4, False)
     assert digest in ended.err and "--allow-missing" in ended.err
-    ended = cclsearch(*command, "--allow-missing")
-    assert (ended.code, "missing and left out: 1 files" in ended.out) == (0, True)
-    assert cclsearch("import", path, "--store", tmp_path / "other").code == 0
+    carried("--allow-missing")
+    assert "missing and left out: 1 files" in export("bundle", "--allow-missing", "--force")[0].out
 
 
-def test_an_altered_file_is_never_exported(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
+def test_an_altered_file_is_never_exported(recorded, export):
     artifact = recorded.trials[0].outcome.artifacts[1]
     Artifacts(recorded.root / "artifacts").path(artifact.digest).write_bytes(b"{}")
-    path = tmp_path / "a.cclsearch"
-    command = ("export", "--format", "bundle", "-o", path, "--store", recorded.root)
-    ended = cclsearch(*command, "--allow-missing")
-    assert (ended.code, path.exists()) == (4, False)
+    ended, path = export("bundle", "--allow-missing")
+    assert (ended.code, path.exists(), len(ended.err.splitlines())) == (4, False, 1)
     assert "changed since it was recorded" in ended.err
-    assert len(ended.err.splitlines()) == 1
 
 
-def test_without_traces_the_rest_is_there(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
-    path = bundled(recorded, cclsearch, tmp_path, "--no-traces")
-    other = tmp_path / "other"
-    cclsearch("import", path, "--store", other)
-    store = Store(other)
-    names = [artifact.name for artifact in store.history(recorded.id).trials[0].outcome.artifacts]
-    store.close()
-    assert names == ["rank0.log"]
+def test_without_traces_the_rest_is_there(recorded, carried):
+    with closing(Store(carried("--no-traces"))) as store:
+        files = store.history(recorded.id).trials[0].outcome.artifacts
+    assert [artifact.name for artifact in files] == ["rank0.log"]
 
 
-def test_metrics_only_holds_no_file_and_no_policy(recorded_study, cclsearch, tmp_path):
-    recorded = recorded_study()
-    path = bundled(recorded, cclsearch, tmp_path, "--metrics-only")
-    other = tmp_path / "other"
-    cclsearch("import", path, "--store", other)
-    store = Store(other)
-    first, second = store.history(recorded.id).trials
-    store.close()
+def test_metrics_only_holds_no_file_and_no_policy(recorded, carried):
+    with closing(Store(carried("--metrics-only"))) as store:
+        first, second = store.history(recorded.id).trials
+        assert not list((store.root / "artifacts").glob("??/*"))
     assert first.outcome.metric("step_time") == 0.25
-    assert not list((other / "artifacts").glob("??/*"))
     assert "# tp=2" not in first.policy.source
     assert first.policy.digest != second.policy.digest
 
 
-def test_a_bundle_of_one_trial_is_refused(recorded_study, cclsearch, tmp_path):
-    root = recorded_study().root
-    ended = cclsearch(
-        *("export", "--format", "bundle", "--trial", 0, "-o", tmp_path / "x", "--store", root)
-    )
+def test_a_bundle_of_one_trial_is_refused(export):
+    ended, _ = export("bundle", "--trial", 0)
     assert (ended.code, "leave --trial out" in ended.err) == (2, True)

@@ -7,7 +7,6 @@ import tarfile
 import tempfile
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import zstandard
@@ -18,15 +17,10 @@ from records.errors import StudyError
 from records.store.artifacts import Artifacts
 from records.store.journal import StudyCreated, TrialFinished
 from search.transfer import bundle as importing
-from search.transfer.bundle import (
-    END,
-    header,
-    is_bundle,
-    padding,
-    read_bundle,
-    write_bundle,
-)
+from search.transfer.bundle import END, header, is_bundle, padding, read_bundle, write_bundle
 from tests.support import records as testing
+
+MANIFEST, STUDY = "manifest.json", "study.jsonl"
 
 
 def packed(*members, end=END):
@@ -39,16 +33,14 @@ def member(data):
 
 
 def manifest(study=b"", **changes):
-    told = {
-        "format": "cclsearch.bundle",
-        "version": 1,
-        "study_id": "s",
-        "study_name": "n",
-        "made_by": "x",
-        "study": member(study),
-        "files": [],
-    }
+    told = {"format": "cclsearch.bundle", "version": 1, "study_id": "s", "study_name": "n"}
+    told |= {"made_by": "x", "study": member(study), "files": []}
     return json.dumps(told | changes).encode()
+
+
+def bundle(study=b"", manifest_text=None, **changes):
+    """A bundle of these records without files, or with this manifest."""
+    return packed((MANIFEST, manifest_text or manifest(study, **changes)), (STUDY, study))
 
 
 @pytest.fixture(scope="module")
@@ -62,16 +54,9 @@ def sound(tmp_path_factory):
         StudyCreated(study=testing.study(), version="test", created_at=testing.START),
         TrialFinished(trial=trial),
     )
+    names = {"study_id": "s", "study_name": "n", "made_by": "test"}
     with (folder / "bundle").open("wb") as out:
-        write_bundle(
-            out,
-            entries,
-            artifacts,
-            study_id="s",
-            study_name="n",
-            made_by="test",
-            allow_missing=False,
-        )
+        write_bundle(out, entries, artifacts, **names, allow_missing=False)
     packed = (folder / "bundle").read_bytes()
     text = zstandard.ZstdDecompressor().decompressobj().decompress(packed)
     with tarfile.open(fileobj=io.BytesIO(text)) as archive:
@@ -94,10 +79,9 @@ def refused(tmp_path):
     return run
 
 
-STUDY = ("study.jsonl", b"")
 NAMES = [
-    *("../evil", "/etc/passwd", "files/../../evil", "files/", "files/x", "manifest.json"),
-    *("files/" + "0" * 63, "files/" + "0" * 64, "a" * 99, "study.jsonl"),
+    *("../evil", "/etc/passwd", "files/../../evil", "files/", "files/x", MANIFEST),
+    *("files/" + "0" * 63, "files/" + "0" * 64, "a" * 99, STUDY),
 ]
 
 
@@ -128,37 +112,36 @@ def test_a_refused_import_leaves_nothing_on_record(sound, cclsearch, tmp_path):
     assert not list(store.glob("artifacts/??/*")) and not list(store.glob("journal/*"))
 
 
-def test_a_member_twice_or_too_much_is_refused(sound, refused):
-    assert "more follows" in refused(packed(*sound, sound[-1]))
-
-
-def test_a_member_that_is_lacking_is_told(sound, refused):
-    assert "is expected" in refused(packed(*sound[:-1]))
-
-
-def test_changed_content_is_refused(sound, refused):
+def test_what_is_twice_lacking_or_changed_is_refused(sound, refused):
     first, study, (name, data), *rest = sound
     changed = (name, data[:-1] + bytes([data[-1] ^ 1]))
+    assert "more follows" in refused(packed(*sound, sound[-1]))
+    assert "is expected" in refused(packed(*sound[:-1]))
     assert "SHA-256 differs" in refused(packed(first, study, changed, *rest))
 
 
-def test_a_newer_version_is_refused_in_one_line(refused):
-    line = refused(packed(("manifest.json", manifest(version=2)), ("study.jsonl", b"")))
+def test_what_is_newer_is_refused_in_one_line(refused):
+    line = refused(bundle(version=2))
     assert "version 2" in line and "newer one" in line
+    assert "newer cclsearch" in refused(bundle(b'{"kind":"dreamt","entry":{}}\n'))
 
 
-def test_a_kind_of_record_that_is_newer_is_refused(refused):
-    study = b'{"kind":"dreamt","entry":{}}\n'
-    line = refused(packed(("manifest.json", manifest(study)), ("study.jsonl", study)))
-    assert "newer cclsearch" in line
+@pytest.fixture
+def with_study(sound):
+    """The sound bundle with other records, and a manifest for them."""
+
+    def make(study):
+        (_, told), (_, before), *files = sound
+        assert study != before
+        told = json.dumps({**json.loads(told), "study": member(study)}).encode()
+        return packed((MANIFEST, told), (STUDY, study), *files)
+
+    return make
 
 
-def test_names_that_lead_out_of_a_folder_are_refused(sound, refused):
-    (_, told), (_, study), *files = sound
-    study = study.replace(b'"rank0.log"', b'"../../rank0.log"')
-    told = json.dumps({**json.loads(told), "study": member(study)}).encode()
-    line = refused(packed(("manifest.json", told), ("study.jsonl", study), *files))
-    assert "../../rank0.log" in line
+def test_names_that_lead_out_of_a_folder_are_refused(sound, with_study, refused):
+    study = dict(sound)[STUDY].replace(b'"rank0.log"', b'"../../rank0.log"')
+    assert "../../rank0.log" in refused(with_study(study))
 
 
 @pytest.mark.parametrize(
@@ -173,29 +156,19 @@ def test_names_that_lead_out_of_a_folder_are_refused(sound, refused):
     ],
     ids=["trial twice", "ordinal of 70 bits", "no study first", "two studies", "none", "deep"],
 )
-def test_records_that_contradict_each_other_are_refused(change, sound, refused):
-    (_, told), (_, study), *files = sound
-    changed = b"".join(change(study.splitlines(keepends=True)))
-    assert changed != study
-    told = json.dumps({**json.loads(told), "study": member(changed)}).encode()
-    refused(packed(("manifest.json", told), ("study.jsonl", changed), *files))
+def test_records_that_contradict_each_other_are_refused(change, sound, with_study, refused):
+    refused(with_study(b"".join(change(dict(sound)[STUDY].splitlines(keepends=True)))))
 
 
 @pytest.mark.parametrize("study_id", ["../x", "", ".hidden", "a/b", "x" * 300])
 def test_an_id_that_is_no_file_name_is_refused(study_id, refused):
-    line = refused(packed(("manifest.json", manifest(study_id=study_id)), ("study.jsonl", b"")))
-    assert "study id" in line
+    assert "study id" in refused(bundle(study_id=study_id))
 
 
 def test_a_bomb_is_refused_before_it_unfolds(refused):
     told = manifest().replace(b'"size_bytes": 0', b'"size_bytes": %d' % (1 << 41))
-    assert "sizes that no bundle has" in refused(packed(("manifest.json", told), end=b""))
-
-
-def test_many_zeros_in_little_are_refused(refused):
-    data = bytes(66 << 20)
-    line = refused(packed(("manifest.json", manifest(data)), ("study.jsonl", data)))
-    assert "bomb" in line
+    assert "sizes that no bundle has" in refused(packed((MANIFEST, told), end=b""))
+    assert "bomb" in refused(bundle(bytes(66 << 20)))
 
 
 def test_a_truncated_bundle_is_refused_wherever_it_ends(sound, tmp_path):
@@ -223,17 +196,15 @@ def test_no_change_of_a_byte_is_imported_as_something_else(data, sound, tmp_path
     except StudyError as error:
         assert "\n" not in str(error)
     else:
-        study, manifest_text = dict(sound)["study.jsonl"], dict(sound)["manifest.json"]
-        assert found.manifest.study.digest == hashlib.sha256(study).hexdigest()
+        assert found.manifest.study.digest == member(dict(sound)[STUDY])["digest"]
         # What no digest covers is the manifest's own words, a header's spare bytes, and padding.
-        assert len(found.manifest.files) == len(json.loads(manifest_text)["files"])
+        assert len(found.manifest.files) == len(sound) - 2
 
 
 def test_other_files_are_no_bundle(tmp_path):
-    for name, content in (("a", b""), ("b", b"{}"), ("c", zstandard.compress(b"x" * 2000))):
-        path = Path(tmp_path / name)
-        path.write_bytes(content)
-        assert not is_bundle(path)
+    for content in (b"", b"{}", zstandard.compress(b"x" * 2000)):
+        (tmp_path / "other").write_bytes(content)
+        assert not is_bundle(tmp_path / "other")
 
 
 def test_a_kill_while_files_are_unpacked_leaves_none(sound, tmp_path, monkeypatch):
@@ -254,21 +225,20 @@ def test_values_without_number_take_no_memory(filler, refused):
     values = manifest()[:-1] + f', "more": [{nested}]}}'.encode()
     tracemalloc.start()
     # Whatever it is not asked for is passed over; the study, which is empty, then stops it.
-    assert "does not begin with a study" in refused(packed(("manifest.json", values), STUDY))
+    assert "does not begin with a study" in refused(bundle(manifest_text=values))
     assert tracemalloc.get_traced_memory()[1] < 64 << 20
     tracemalloc.stop()
 
 
 def test_a_manifest_is_small(refused):
-    assert "takes" in refused(packed(("manifest.json", manifest() + b" " * (9 << 20))))
+    assert "takes" in refused(bundle(manifest_text=manifest() + b" " * (9 << 20)))
 
 
 def test_a_line_holds_a_bounded_number_of_values(refused):
     line = b'{"kind":"study_changed","entry":{"summary":[' + b"[]," * 3_000_000 + b"0]}}\n"
-    content = packed(("manifest.json", manifest(line)), ("study.jsonl", line))
-    assert "holds more than" in refused(content)
+    assert "holds more than" in refused(bundle(line))
 
 
 def test_a_manifest_of_any_depth_is_refused(refused):
     values = manifest()[:-1] + b', "more": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}"
-    assert "not a bundle that can be imported" in refused(packed(("manifest.json", values), STUDY))
+    assert "not a bundle that can be imported" in refused(bundle(manifest_text=values))

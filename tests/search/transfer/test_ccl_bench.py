@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,6 @@ GIVEN = (
 )
 
 
-def entry(cclsearch, root, to, *options):
-    return cclsearch("export", "--format", "entry", "-o", to, "--store", root, *options)
-
-
 def faults(checks):
     return {name: broken for name, broken in checks.items() if broken}
 
@@ -37,15 +34,18 @@ def card():
     return yaml.safe_load(GOLDEN.read_text())
 
 
-def test_the_card_is_the_templates_with_the_plan_that_ran(recorded_study, cclsearch, tmp_path):
-    ended = entry(cclsearch, recorded_study().root, tmp_path / "entry", *GIVEN)
+@pytest.fixture
+def entry(export):
+    return partial(export, "entry", name="entry")
+
+
+def test_an_entry_has_one_card_its_traces_and_its_record(
+    entry, recorded, records_of, cclsearch, tmp_path
+):
+    before = records_of(recorded.root)
+    ended, folder = entry(*GIVEN)
     assert (ended.code, ended.err) == (0, "")
-    assert (tmp_path / "entry" / "workload_card.yaml").read_text() == GOLDEN.read_text()
-
-
-def test_an_entry_has_one_card_its_traces_and_its_record(recorded_study, cclsearch, tmp_path):
-    recorded, folder = recorded_study(), tmp_path / "entry"
-    entry(cclsearch, recorded.root, folder, *GIVEN)
+    assert (folder / "workload_card.yaml").read_text() == GOLDEN.read_text()
     assert sorted(path.name for path in folder.iterdir()) == [
         *("launch.sh", "rank0_trace.json", "rank1_trace.json", "record", "workload_card.yaml")
     ]
@@ -55,54 +55,51 @@ def test_an_entry_has_one_card_its_traces_and_its_record(recorded_study, cclsear
     checked = cclsearch("entry", "check", folder)
     assert (checked.code, "FAILS" in checked.out) == (0, False)
     assert [path for path in tmp_path.iterdir() if path.name.startswith(".entry")] == []
+    assert records_of(recorded.root) == before
 
 
-def test_what_breaks_a_rule_is_not_written(recorded_study, cclsearch, tmp_path):
-    root, folder = recorded_study().root, tmp_path / "entry"
-    ended = entry(cclsearch, root, folder)
+def test_what_breaks_a_rule_is_not_written(entry, cclsearch):
+    ended, folder = entry()
     assert (ended.code, folder.exists()) == (2, False)
     assert "contributor is missing; give it with --set 'contributor=...'" in ended.err
-    assert entry(cclsearch, root, folder, "--incomplete").code == 0
+    assert entry("--incomplete")[0].code == 0
     told = json.loads((folder / "record" / "checks.json").read_text())
     assert "contributor" in told["schema"][0] and told["plan"] == []
     assert cclsearch("entry", "check", folder).code == 3
 
 
-def test_checking_only_writes_nothing(recorded_study, cclsearch, tmp_path):
-    ended = entry(cclsearch, recorded_study().root, tmp_path / "entry", "--check-only")
-    assert (ended.code, "plan         ok" in ended.out) == (3, True)
-    assert not (tmp_path / "entry").exists()
+def test_checking_only_writes_nothing(entry):
+    ended, folder = entry("--check-only")
+    assert (ended.code, "plan         ok" in ended.out, folder.exists()) == (3, True, False)
 
 
-def test_what_the_record_tells_cannot_be_set_otherwise(recorded_study, cclsearch, tmp_path):
-    root = recorded_study().root
-    for field, words in (
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
         ("workload.data.batch_size=1", "the record says 16"),
         ("workload.data.batch=1", "no such field"),
         ("workload.model.model_arch.num_params=many", "not a whole number"),
         ("contributor", "FIELD=VALUE"),
-    ):
-        ended = entry(cclsearch, root, tmp_path / "entry", "--set", field)
-        assert (ended.code, words in ended.err) == (2, True)
+    ],
+)
+def test_what_the_record_tells_cannot_be_set_otherwise(entry, field, words):
+    ended, _ = entry("--set", field)
+    assert (ended.code, words in ended.err) == (2, True)
 
 
-def test_a_folder_of_others_is_never_replaced(recorded_study, cclsearch, tmp_path):
-    root, folder = recorded_study().root, tmp_path / "entry"
-    folder.mkdir()
-    (folder / "thesis.tex").write_text("mine")
-    for options in ((), ("--force",)):
-        assert entry(cclsearch, root, folder, *GIVEN, *options).code == 2
-    assert (folder / "thesis.tex").read_text() == "mine"
-    (folder / "thesis.tex").unlink()
-    for options in ((), ("--force",)):
-        assert entry(cclsearch, root, folder, *GIVEN, *options).code == 0
+def test_a_folder_of_others_is_never_replaced(entry, tmp_path):
+    thesis = tmp_path / "entry" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("mine")
+    assert [entry(*GIVEN, *options)[0].code for options in ((), ("--force",))] == [2, 2]
+    assert thesis.read_text() == "mine"
+    thesis.unlink()
+    assert [entry(*GIVEN, *options)[0].code for options in ((), ("--force",))] == [0, 0]
 
 
-def test_a_failed_trial_is_no_entry(recorded_study, cclsearch, tmp_path):
-    root, folder = recorded_study().root, tmp_path / "entry"
-    ended = entry(cclsearch, root, folder, *GIVEN[:4], "--trial", 1)
-    assert (ended.code, folder.exists()) == (2, False)
-    assert "the trial failed" in ended.err
+def test_a_failed_trial_is_no_entry(entry):
+    ended, folder = entry(*GIVEN[:4], "--trial", 1)
+    assert (ended.code, folder.exists(), "the trial failed" in ended.err) == (2, False, True)
 
 
 def test_every_field_of_the_template_is_there_and_no_other(card):
@@ -163,10 +160,8 @@ def test_a_trial_that_breaks_a_rule_is_told_which(changes, rule):
 
 
 def test_traces_of_fewer_ranks_are_told():
-    assert (
-        "1 traces of 2 ranks"
-        in faults(trial_checks(testing.study(), testing.trial(0, 0.5), 1))["traces"][0]
-    )
+    checks = trial_checks(testing.study(), testing.trial(0, 0.5), 1)
+    assert "1 traces of 2 ranks" in faults(checks)["traces"][0]
 
 
 def test_several_nodes_need_both_bandwidths_in_the_templates_order():
@@ -193,10 +188,3 @@ def test_entries_of_others_are_checked_as_they_are(cclsearch, tmp_path):
     assert checked.code == 3
     assert "2 YAML files" in told["card"][0] and "runs" in told["schema"][-1]
     assert cclsearch("entry", "check", tmp_path / "here").code == 2
-
-
-def test_the_record_is_only_read(recorded_study, cclsearch, tmp_path, records_of):
-    root = recorded_study().root
-    before = records_of(root)
-    entry(cclsearch, root, tmp_path / "entry", *GIVEN)
-    assert records_of(root) == before

@@ -4,6 +4,7 @@ import json
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,10 +39,9 @@ def imported(cclsearch, tmp_path) -> Callable[..., Path]:
 
     def make(study: Study) -> tuple[Path, str]:
         theirs, ours, bundle = (tmp_path / name for name in ("theirs", "ours", "x.cclsearch"))
-        store = Store(theirs)
-        store.create(STUDY, study, "test")
-        store.update(STUDY, status="interrupted")
-        store.close()
+        with closing(Store(theirs)) as store:
+            store.create(STUDY, study, "test")
+            store.update(STUDY, status="interrupted")
         cclsearch("export", "--format", "bundle", "-o", bundle, "--store", theirs)
         ended = cclsearch("import", bundle, "--store", ours)
         assert (ended.code, ended.err) == (0, "")
@@ -79,7 +79,8 @@ def test_an_imported_study_launches_nothing_before_it_is_trusted(
         assert f"bash -c 'touch {tmp_path / 'mark'}'" in text
         assert "MODE=evil.so" in text
     assert "--trust" in refused.err
-    assert [study["id"] for study in listed(cclsearch, store)] == [STUDY]
+    studies = json.loads(cclsearch("list", "--json", "--store", store).out)
+    assert [study["id"] for study in studies] == [STUDY]
 
 
 def test_the_files_that_an_imported_study_names_are_shown_before_it_runs(
@@ -113,10 +114,9 @@ def test_trust_is_given_once(cclsearch, imported, tmp_path):
 
 def test_trust_in_one_bundle_is_none_in_another(cclsearch, imported, tmp_path):
     store, _ = imported(hostile(tmp_path / "mark"))
-    records = Store(store)
-    digest = records.find(STUDY).study.origin.digests["study.jsonl"]
-    records.trust(digest.translate(str.maketrans("0123456789abcdef", "123456789abcdef0")))
-    records.close()
+    with closing(Store(store)) as records:
+        digest = records.find(STUDY).study.origin.digests["study.jsonl"]
+        records.trust(digest.translate(str.maketrans("0123456789abcdef", "123456789abcdef0")))
     assert cclsearch("resume", STUDY, "--store", store).code == 2
     assert not (tmp_path / "mark").exists()
 
@@ -126,10 +126,8 @@ def test_a_bundle_brings_no_host_for_the_model(imported, monkeypatch, tmp_path):
     monkeypatch.setattr("search.transfer.export.plain_study", lambda study: study)
     store, said = imported(hostile(tmp_path / "mark", llm=Llm(base_url="https://evil.example")))
     assert "base_url 'https://evil.example' is left out" in said
-    records = Store(store)
-    studies = [row.study for row in records.studies()]
-    records.close()
-    assert [study.llm.base_url for study in studies] == [None]
+    with closing(Store(store)) as records:
+        assert [row.study.llm.base_url for row in records.studies()] == [None]
 
 
 def test_a_bundle_reads_no_file_of_ours_as_its_seed(cclsearch, imported, tmp_path):
@@ -139,18 +137,6 @@ def test_a_bundle_reads_no_file_of_ours_as_its_seed(cclsearch, imported, tmp_pat
     ended = cclsearch("resume", STUDY, "--trust", "--store", store)
     assert (ended.code, "is not read here" in ended.err) == (2, True)
     assert not any("PRIVATE" in path.read_text() for path in (store / "journal").iterdir())
-
-
-def test_the_same_bundle_twice_is_one_study(cclsearch, imported, tmp_path):
-    store, _ = imported(hostile(tmp_path / "mark"))
-    again = cclsearch("import", tmp_path / "x.cclsearch", "--store", store)
-    assert (again.code, "skipped" in again.out) == (0, True)
-    home = cclsearch("import", tmp_path / "x.cclsearch", "--store", tmp_path / "theirs")
-    assert (home.code, "skipped" in home.out) == (0, True)
-
-
-def listed(cclsearch, store: Path) -> list[dict[str, object]]:
-    return json.loads(cclsearch("list", "--json", "--store", store).out)
 
 
 def test_a_study_file_gets_no_key_to_its_host(cclsearch, listener, monkeypatch, tmp_path):
@@ -166,9 +152,8 @@ def test_a_study_file_gets_no_key_to_its_host(cclsearch, listener, monkeypatch, 
 
 @pytest.mark.parametrize("name", ["a\nnext: cclsearch x", "a\x1b[2J", "a\u202eb"])
 def test_a_name_that_could_pass_for_a_line_of_ours_is_not_imported(cclsearch, tmp_path, name):
-    store = Store(tmp_path / "theirs")
-    store.create(STUDY, testing.study(Dimension(name="k", choices=(name, "b"))), "test")
-    store.close()
+    with closing(Store(tmp_path / "theirs")) as store:
+        store.create(STUDY, testing.study(Dimension(name="k", choices=(name, "b"))), "test")
     bundle = tmp_path / "x.cclsearch"
     cclsearch("export", "--format", "bundle", "-o", bundle, "--store", tmp_path / "theirs")
     refused = cclsearch("import", bundle, "--store", tmp_path / "ours")
@@ -180,13 +165,11 @@ def test_a_name_that_could_pass_for_a_line_of_ours_is_not_imported(cclsearch, tm
     "names", [["a\0b"], ["x" * 5000], ["x" * 250], ["a", "a/b"], ["policy.py"]]
 )
 def test_files_of_any_name_are_copied_or_refused_in_one_line(cclsearch, tmp_path, names):
-    store = Store(tmp_path / "store")
-    kept = store.artifacts.keep_text("content", "rank0.log")
-    store.create(STUDY, testing.study(), "test")
-    files = tuple(replace(kept, name=name) for name in [*names, "last"])
-    for trial in testing.history(replace(testing.measured(), artifacts=files)):
-        store.add_study("other", testing.study(), "test", [trial])
-    store.close()
+    with closing(Store(tmp_path / "store")) as store:
+        kept = store.artifacts.keep_text("content", "rank0.log")
+        files = tuple(replace(kept, name=name) for name in [*names, "last"])
+        history = testing.history(replace(testing.measured(), artifacts=files))
+        store.add_study("other", testing.study(), "test", history)
     ended = cclsearch("trial", "files", "other", 0, "--to", tmp_path / "to", "--store", store.root)
     assert (ended.code, len(ended.err.splitlines())) == (4, 1)
     assert (tmp_path / "to" / "last").read_text() == "content"
@@ -299,9 +282,8 @@ def test_a_key_of_few_parts_is_no_long_one(parts, value):
 
 
 def test_a_report_replaces_a_named_file_only_when_it_is_told_to(cclsearch, tmp_path):
-    store = Store(tmp_path / "store")
-    store.add_study("one", testing.study(), "test", testing.history(testing.measured()))
-    store.close()
+    with closing(Store(tmp_path / "store")) as store:
+        store.add_study("one", testing.study(), "test", testing.history(testing.measured()))
     precious = tmp_path / "precious.html"
     precious.write_text("mine")
     command = ("report", "one", "-o", precious, "--store", store.root)

@@ -12,15 +12,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from records.store.artifacts import Artifacts
 from records.store.store import Store
-from search.transfer.redact import (
-    Known,
-    NotRedacted,
-    Redactor,
-    check_redacted,
-    redact_file,
-)
+from search.transfer.redact import Known, NotRedacted, Redactor, check_redacted, redact_file
 
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=3, max_size=12).filter(
     lambda name: not name.isdecimal() and name.strip("-") == name and Known().is_telling(name)
@@ -34,30 +27,26 @@ def redactor(**names):
     return Redactor(known)
 
 
-def unpacked(path):
-    """The members of a bundle after its compression."""
-    return zstandard.ZstdDecompressor().decompressobj().decompress(path.read_bytes())
+def unpacked(content):
+    return zstandard.ZstdDecompressor().decompressobj().decompress(content)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv", "parquet", "bundle", "entry"])
-def test_no_name_is_left_in_any_format(form, recorded_study, cclsearch, tmp_path):
-    recorded, path = recorded_study(), tmp_path / "out"
-    ended = cclsearch(
-        *("export", "--format", form, "-o", path, "--redact", "--store", recorded.root),
-        *(("--incomplete",) if form == "entry" else ()),
-    )
+def test_no_name_is_left_in_any_format(form, recorded, export):
+    ended, path = export(form, "--redact", *(("--incomplete",) if form == "entry" else ()))
     assert (ended.code, ended.err) == (0, "")
     assert "checked" in ended.out
     files = [each for each in path.rglob("*") if each.is_file()] if path.is_dir() else [path]
-    text = b"".join(unpacked(f) if form == "bundle" else f.read_bytes() for f in files)
+    text = b"".join(unpacked(f.read_bytes()) if form == "bundle" else f.read_bytes() for f in files)
     for name in (*recorded.names, "10.1.2.3", "train.py"):
         assert name.encode() not in text
     assert text
 
 
-def test_a_redacted_bundle_can_be_imported_and_its_traces_read(recorded_study, cclsearch, tmp_path):
-    recorded, path, other = recorded_study(), tmp_path / "out", tmp_path / "other"
-    cclsearch("export", "--format", "bundle", "-o", path, "--redact", "--store", recorded.root)
+def test_a_redacted_bundle_can_be_imported_and_its_traces_read(
+    recorded, export, cclsearch, tmp_path
+):
+    path, other = export("bundle", "--redact")[1], tmp_path / "other"
     assert cclsearch("import", path, "--store", other).code == 0
     assert cclsearch("trace", "breakdown", f"trial:{recorded.id}:0", "--store", other).code == 0
     with closing(Store(other)) as store:
@@ -65,7 +54,7 @@ def test_a_redacted_bundle_can_be_imported_and_its_traces_read(recorded_study, c
         log = store.artifacts.read(good.outcome.artifacts[0].digest).decode()
     assert log.startswith("host1: started by user1 as job job1\nloading /path")
     assert log.endswith(" from ip1\n")
-    assert good.outcome.launched.hosts == ("host1",) or good.outcome.launched.hosts[0] == "host1"
+    assert good.outcome.launched.hosts[0] == "host1"
     assert "host1" in bad.outcome.message and bad.exchange is None
 
 
@@ -103,16 +92,9 @@ def test_the_same_name_is_the_same_word_everywhere(name):
 @pytest.mark.parametrize(
     "text",
     [
-        "step_time/step_time@seed",
-        "global_batch % (dp * micro_batch) == 0",
-        "3.5 tokens/s/rank",
-        "127.0.0.1:29500",
-        "torch/utils/data/dataloader.py(12): next",
-        "https://huggingface.co/meta-llama/Llama-3.1-8B",
-        "aten::add",
-        "07:54:23",
-        "0.5*(16/gpus)",
-        "#!/bin/sh",
+        *("step_time/step_time@seed", "global_batch % (dp * micro_batch) == 0", "0.5*(16/gpus)"),
+        *("3.5 tokens/s/rank", "127.0.0.1:29500", "torch/utils/data/dataloader.py(12): next"),
+        *("https://huggingface.co/meta-llama/Llama-3.1-8B", "aten::add", "07:54:23", "#!/bin/sh"),
         "/usr/lib/x86_64-linux-gnu/libc.so.6",
     ],
 )
@@ -146,15 +128,9 @@ def test_a_name_that_is_left_is_found_across_pieces():
     check_redacted("a file", [b"nid004217", b"0 ", b"a", b"nid004217", b"x"], known)
 
 
-def test_files_that_nobody_can_look_into_stay_at_home(recorded_study, tmp_path):
-    recorded = recorded_study()
-    with closing(Store(recorded.root)) as store:
-        assert redact_file(
-            store.artifacts.path(recorded.trials[0].outcome.artifacts[0].digest),
-            "profile.sqlite",
-            tmp_path / "out",
-            redactor(),
-        )
+def test_files_that_nobody_can_look_into_stay_at_home(tmp_path):
+    (tmp_path / "profile.sqlite").write_bytes(b"SQLite format 3")
+    assert redact_file(tmp_path / "profile.sqlite", "profile.sqlite", tmp_path / "out", redactor())
 
 
 @pytest.mark.parametrize("name", ["rank0_trace.json.gz", "rank0_trace.json.zst", "x.json"])
@@ -166,15 +142,14 @@ def test_a_file_stays_as_compressed_as_its_name_says(name, tmp_path):
     if name.endswith("gz"):
         content = gzip.decompress(content)
     elif name.endswith("zst"):
-        content = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+        content = unpacked(content)
     assert json.loads(content)["traceEvents"][0]["name"] == "/path1/file1"
 
 
 LARGE = """
 import resource, sys
 from pathlib import Path
-from search.transfer.redact import Known
-from search.transfer.redact import Redactor, rewrite_trace
+from search.transfer.redact import Known, Redactor, rewrite_trace
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 with open(sys.argv[2], "wb") as out:
     rewrite_trace(Path(sys.argv[1]), out, Redactor(Known()))
@@ -196,8 +171,6 @@ def test_a_large_trace_takes_little_memory(tmp_path):
     assert int(grown.stdout) * 1024 < 24 << 20
 
 
-def test_options_of_redaction_need_it(recorded_study, cclsearch, tmp_path):
-    root = recorded_study().root
-    ended = cclsearch("export", "--name", "me", "-o", tmp_path / "x", "--store", root)
+def test_options_of_redaction_need_it(export):
+    ended, _ = export("jsonl", "--name", "me")
     assert (ended.code, "--redact" in ended.err) == (2, True)
-    assert not Artifacts(tmp_path / "none").size("0" * 64)

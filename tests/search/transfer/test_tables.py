@@ -17,16 +17,18 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def document(**changes):
-    plain = dict.fromkeys(
-        (
-            *("study_id", "study_name", "author", "status", "policy_digest", "config_digest"),
-            *("started_at", "ended_at"),
-        ),
-        "x",
-    )
-    absent = dict.fromkeys(("failure_stage", "failure_kind", "failure_message", "score"))
-    lists = {"caveats": [], "metrics": [], "config": {}}
-    return plain | absent | lists | {"ordinal": 0, "attempts": 1} | changes
+    texts = ("study_id", "study_name", "author", "status", "policy_digest", "config_digest")
+    absent = ("failure_stage", "failure_kind", "failure_message", "score")
+    return {
+        **dict.fromkeys((*texts, "started_at", "ended_at"), "x"),
+        **dict.fromkeys(absent),
+        "caveats": [],
+        "metrics": [],
+        "config": {},
+        "ordinal": 0,
+        "attempts": 1,
+        **changes,
+    }
 
 
 def rows(*documents):
@@ -36,43 +38,32 @@ def rows(*documents):
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
-def test_the_format_is_the_documented_one(form, recorded_study, cclsearch, tmp_path):
-    store = recorded_study().root
-    ended = cclsearch("export", "--format", form, "-o", tmp_path / "out", "--store", store)
+def test_the_format_is_the_documented_one(form, export):
+    ended, path = export(form)
     assert (ended.code, ended.err) == (0, "")
-    assert (tmp_path / "out").read_text() == (GOLDEN / f"trials.{form}").read_text()
+    assert path.read_text() == (GOLDEN / f"trials.{form}").read_text()
 
 
-def test_parquet_has_the_columns_of_the_csv_with_their_types(recorded_study, cclsearch, tmp_path):
-    store = recorded_study().root
-    for form in ("csv", "parquet"):
-        cclsearch("export", "--format", form, "-o", tmp_path / form, "--store", store)
-    table = pyarrow.parquet.read_table(tmp_path / "parquet")
-    with (tmp_path / "csv").open() as file:
-        headings = next(csv.reader(file))
-    assert table.column_names == headings
+def test_parquet_has_the_columns_of_the_csv_with_their_types(export):
+    table = pyarrow.parquet.read_table(export("parquet")[1])
+    headings = (GOLDEN / "trials.csv").read_text().splitlines()[0]
+    assert table.column_names == headings.split(",")
     kinds = {name: str(table.schema.field(name).type) for name in table.column_names}
     assert kinds["config.tp"] == kinds["ordinal"] == "int64"
     assert kinds["metric.step_time [s]"] == kinds["score [s]"] == "double"
+    assert (kinds["caveats"], kinds["energy_per_step [J]"]) == ("string", "double")
     assert table.column("score [s]").to_pylist() == [0.25, None]
 
 
-def test_one_trial_can_be_asked_for(recorded_study, cclsearch, tmp_path):
-    store = recorded_study().root
-    cclsearch("export", "--trial", "best", "-o", tmp_path / "out", "--store", store)
-    told = [json.loads(line) for line in (tmp_path / "out").read_text().splitlines()]
-    assert [each["ordinal"] for each in told] == [0]
-    ended = cclsearch("export", "--trial", "7", "-o", tmp_path / "more", "--store", store)
-    assert (ended.code, (tmp_path / "more").exists()) == (2, False)
-    assert "no trial 7" in ended.err
+def test_one_trial_can_be_asked_for(export):
+    told = export("jsonl", "--trial", "best")[1].read_text().splitlines()
+    assert [json.loads(line)["ordinal"] for line in told] == [0]
+    ended, path = export("jsonl", "--trial", "7", name="more")
+    assert (ended.code, path.exists(), "no trial 7" in ended.err) == (2, False, True)
 
 
-def test_metrics_only_leaves_files_policies_and_launches_at_home(
-    recorded_study, cclsearch, tmp_path
-):
-    store = recorded_study().root
-    cclsearch("export", "--metrics-only", "-o", tmp_path / "out", "--store", store)
-    text = (tmp_path / "out").read_text()
+def test_metrics_only_leaves_files_policies_and_launches_at_home(export):
+    text = export("jsonl", "--metrics-only")[1].read_text()
     first = json.loads(text.splitlines()[0])
     assert first["metrics"][0]["value"] == 0.25
     assert first["outcome"]["artifacts"] == [] and first["outcome"]["launched"] is None
@@ -104,12 +95,10 @@ def test_no_number_that_is_none_is_written():
         write_jsonl([document(config={"x": math.nan})], io.BytesIO())
 
 
-def test_what_is_there_stays_without_force(recorded_study, cclsearch, tmp_path):
-    store, there = recorded_study().root, tmp_path / "out"
-    there.write_text("mine")
-    refused = cclsearch("export", "-o", there, "--store", store)
-    assert (refused.code, there.read_text()) == (2, "mine")
-    assert "--force" in refused.err
-    assert cclsearch("export", "-o", there, "--store", store, "--force").code == 0
-    assert there.read_text().startswith("{")
-    assert [path.name for path in tmp_path.glob(".out*")] == []
+def test_what_is_there_stays_without_force(export, tmp_path):
+    (tmp_path / "out").write_text("mine")
+    refused, path = export("jsonl")
+    assert (refused.code, path.read_text(), "--force" in refused.err) == (2, "mine", True)
+    assert export("jsonl", "--force")[0].code == 0
+    assert path.read_text().startswith("{")
+    assert [left.name for left in tmp_path.glob(".out*")] == []

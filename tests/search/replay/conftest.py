@@ -189,6 +189,7 @@ def _maker(root: Path) -> Maker:
         clock: Callable[[], float] | None = None,
         budget: Mapping[str, object] | None = None,
         measure: Mapping[str, object] | None = None,
+        study_id: str = "20260101-000000-aaaa",
         **changes: object,
     ) -> Recording:
         study = replace(
@@ -197,7 +198,7 @@ def _maker(root: Path) -> Maker:
             measure=replace(MEASURE, **measure or {}),
             **{"strategy": "grid", **SCRIPT, **changes},
         )
-        return Recording(root / "store", endings, study, clock=clock)
+        return Recording(root / study_id, endings, study, clock=clock, study_id=study_id)
 
     return make
 

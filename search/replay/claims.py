@@ -1,9 +1,9 @@
 """What a recorded result claims, and whether new launches confirm it: work, value, lead."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import geometric_mean
 
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import (
@@ -225,17 +225,17 @@ def judge_claims(
 
 def _failure(recorded: Failed, again: Outcome) -> Claim:
     """Whether what failed fails again, in the same way."""
-    name, then = "failure", one_line(str(recorded), CAUSE_CHARS)
+    then, here = (one_line(str(each), CAUSE_CHARS) for each in (recorded, again))
+    holds, decides = Holds.NOT_CONFIRMED, None
     if isinstance(again, Measured):
         why = f"it was measured here, but recorded as failed with {then}"
-        return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
-    here = one_line(str(again), CAUSE_CHARS)
-    if again.kind is FailureKind.INFRASTRUCTURE:
-        return Claim(name=name, holds=Holds.UNDECIDED, why=here, decides=LAUNCH_AGAIN)
-    if again.kind is not recorded.kind:
+    elif again.kind is FailureKind.INFRASTRUCTURE:
+        holds, why, decides = Holds.UNDECIDED, here, LAUNCH_AGAIN
+    elif again.kind is not recorded.kind:
         why = f"it fails here with {here}; recorded with {then}"
-        return Claim(name=name, holds=Holds.NOT_CONFIRMED, why=why)
-    return Claim(name=name, holds=Holds.CONFIRMED, why=f"it fails again with {here}")
+    else:
+        holds, why = Holds.CONFIRMED, f"it fails again with {here}"
+    return Claim(name="failure", holds=holds, why=why, decides=decides)
 
 
 def _broken(outcomes: Sequence[Outcome]) -> Claim | None:
@@ -276,25 +276,21 @@ def _value(source: Source, launched: RepeatedLaunches, rule: DecisionRule, withi
     As for a lead, the careful end of the recorded interval counts: the value of one lucky launch
     was not shown.
     """
-    ordinal, study = launched.trial.ordinal, source.row.study
-    scoring = _scoring_here(source, launched)
+    ordinal, scoring = launched.trial.ordinal, _scoring_here(source, launched)
     own = [r.outcome for r in source.repeats if r.ordinal == ordinal]
     then, now = _alike([launched.trial.outcome, *own], launched.outcomes)
-    before = _values(then, source.scoring)
-    here = _values(now, scoring)
     found = compare_unpaired(
         _burdens(now, scoring),
         _burdens(then, source.scoring),
         rule,
         _equal_launches(source, ordinal),
     )
-    unit = scoring.unit
-    told = (
-        f"{study.objective.expression} {_centre(here, unit)} in "
-        f"{format_count(len(here), 'launch', 'launches')} here, {_centre(before, unit)} in "
-        f"{format_count(len(before), 'recorded launch', 'recorded launches')}"
-    )
     holds, why = _reached(found, within, rule.alpha)
+    told = (
+        f"{source.row.study.objective.expression} {_centre(now, scoring)} in "
+        f"{format_count(len(now), 'launch', 'launches')} here, {_centre(then, source.scoring)} in "
+        f"{format_count(len(then), 'recorded launch', 'recorded launches')}"
+    )
     return _claim("value", holds, f"{told}: {why}", found)
 
 
@@ -350,16 +346,16 @@ def _lead(
 
 def _leads(found: Comparison, limit: float) -> tuple[Holds, str]:
     """Whether a lead was shown and is large enough, and what to add where it is not."""
+    too_small = f", so at least {1 / limit:.2f}x was to be shown"
     if found.verdict in (Verdict.SLOW, Verdict.SAME):
         return Holds.NOT_CONFIRMED, ""
     if found.ratio_low is None or found.ratio_high is None:
         return Holds.UNDECIDED, ""
     if found.ratio_low > limit:
-        return Holds.NOT_CONFIRMED, f", so at least {1 / limit:.2f}x was to be shown"
-    shown = found.verdict is Verdict.FAST
-    if shown and found.ratio_high <= limit:
-        return Holds.CONFIRMED, ""
-    return Holds.UNDECIDED, f", so at least {1 / limit:.2f}x was to be shown" if shown else ""
+        return Holds.NOT_CONFIRMED, too_small
+    if found.verdict is not Verdict.FAST:
+        return Holds.UNDECIDED, ""
+    return (Holds.CONFIRMED, "") if found.ratio_high <= limit else (Holds.UNDECIDED, too_small)
 
 
 def _scoring_here(source: Source, launched: RepeatedLaunches) -> Scoring:
@@ -402,17 +398,13 @@ def _burdens(outcomes: Iterable[Outcome], scoring: Scoring) -> list[float]:
     return [launch.value for launch in launches if launch is not None]
 
 
-def _values(outcomes: Iterable[Measured], scoring: Scoring) -> list[float]:
+def _centre(outcomes: Sequence[Measured], scoring: Scoring) -> str:
+    """Geometric mean of the values, so that two of them give the ratio."""
     scores = (scoring.score(outcome.metrics, outcome.absent) for outcome in outcomes)
-    return [score.value for score in scores if isinstance(score, Score)]
-
-
-def _centre(values: Sequence[float], unit: str) -> str:
-    """Geometric mean, so that two of them give the ratio."""
+    values = [score.value for score in scores if isinstance(score, Score)]
     if not values or min(values) <= 0:
         return "nothing above 0"
-    centre = math.exp(math.fsum(map(math.log, values)) / len(values))
-    return f"{format_number(centre)} {unit}".rstrip()
+    return f"{format_number(geometric_mean(values))} {scoring.unit}".rstrip()
 
 
 def _change(ratio: float) -> str:

@@ -108,7 +108,7 @@ class Recorded:
     @property
     def legs(self) -> tuple[Leg, ...]:
         """Its runs, oldest first; the last one continues to the end of the record."""
-        starts = self._starts()
+        starts = self.runs or (SearchRun(trials=0, repeats=0, begun=0, study=self.row.study),)
         ends = [(run.trials, run.repeats, run.begun) for run in starts[1:]]
         ends.append((len(self.trials), len(self.repeats), len(self.begun)))
         legs = [
@@ -129,48 +129,30 @@ class Recorded:
             legs[-1] = replace(legs[-1], finished=True, out_of_time=late)
         return tuple(legs)
 
-    def _starts(self) -> Sequence[SearchRun]:
-        """Return where runs began; an unrecorded one began after the launches that closed one."""
-        noted = {run.trials for run in self.runs}
-        first = self.runs[0].study if self.runs else self.row.study
-        starts = [*self.runs]
-        if 0 not in noted:
-            starts.append(SearchRun(trials=0, repeats=0, begun=0, study=first))
-        for series in sorted({r.series for r in self.repeats if r.purpose in CLOSING}):
-            if series < len(self.trials) and series not in noted:
-                closed = sum(repeat.series <= series for repeat in self.repeats)
-                starts.append(SearchRun(trials=series, repeats=closed, begun=0, study=first))
-        return sorted(starts, key=lambda run: (run.trials, run.repeats))
-
 
 def recorded_study(study_id: str, store: Store) -> Recorded:
     """Read all of a study; raises `StoreError` where what a model said is missing or changed."""
     row = store.find(study_id)
-    history = store.history(study_id)
-    begun = store.pending(study_id)
-    proposed: tuple[Trial | PendingTrial, ...] = (*history.trials, *begun)
+    trials, begun = store.history(study_id).trials, store.pending(study_id)
+    proposed: tuple[Trial | PendingTrial, ...] = (*trials, *begun)
+    exchanges: dict[int, LlmExchange] = {}
+    for each in proposed:
+        try:
+            if each.exchange is not None:
+                exchanges[each.ordinal] = store.exchange(each.exchange)
+        except StoreError as error:
+            raise StoreError(
+                f"what the model said for trial {each.ordinal} cannot be replayed: {error}"
+            ) from error
     return Recorded(
         row=row,
-        trials=history.trials,
+        trials=trials,
         repeats=store.repeats(study_id),
         begun=begun,
-        exchanges={
-            each.ordinal: _exchange(each.exchange, each.ordinal, store)
-            for each in proposed
-            if each.exchange is not None
-        },
+        exchanges=exchanges,
         finding=final_result(row),
         runs=store.runs(study_id),
     )
-
-
-def _exchange(digest: str, ordinal: int, store: Store) -> LlmExchange:
-    try:
-        return store.exchange(digest)
-    except StoreError as error:
-        raise StoreError(
-            f"what the model said for trial {ordinal} cannot be replayed: {error}"
-        ) from error
 
 
 _UNTOLD = Failed(
@@ -363,7 +345,11 @@ def _leg(
     evaluator = RecordedEvaluator(record, progress, before_launch)
     backend = Backend(
         evaluator=evaluator,
-        model=lambda study, _notice: _model(study, host, transport),
+        model=lambda study, _notice: LlmClient(
+            # No text holds this key by chance: taking it out changes nothing recorded.
+            settings_of(study.llm, Secret(token_hex(32)), host and f"https://{host}"),
+            transport,
+        ),
         seed=record.seed,
         again=policies,
         fits=evaluator.took_turns,
@@ -407,9 +393,3 @@ class _Bounded:
         if leg.concluded or leg.out_of_time:
             return None
         raise RecordEnds
-
-
-def _model(study: Study, host: str | None, transport: TranscriptTransport) -> LlmClient:
-    # No text holds this key by chance: what is recorded is not changed by taking it out.
-    key = Secret(token_hex(32))
-    return LlmClient(settings_of(study.llm, key, host and f"https://{host}"), transport)

@@ -4,15 +4,18 @@ Published cards seldom follow their template: only fields that a study needs are
 places where published cards have them. A missing field is reported with its path.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated, Literal
 
 import yaml
+from pydantic import Field, ValidationError
 
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
-from records.errors import StudyError, shown, suggestion
+from records.codec import from_document
+from records.errors import STRICT, StudyError
 from records.files import read_text
 from records.study import (
     Command,
@@ -25,7 +28,8 @@ from records.study import (
     Value,
 )
 from records.workload import Workload
-from search.study.card_reader import Card, CardReader, Given, is_number
+from search.study.card_reader import Card, CardReader, Given
+from search.study.study_file import first_fault
 
 TIMEOUT_S = 3600.0
 """The time limit of CCL-Search for a script."""
@@ -84,11 +88,50 @@ def _boolean_words(node: yaml.Node | None) -> Iterator[str]:
 KNOB_NAMES = {"dp": "dp_replicate", "micro_batch_size": "micro_batch"}
 METRIC_NAMES = {"avg_step_time": "step_time"}
 SEEDED = "dp_shard"
-TUNING_KEYS = ("config_space", "optimization_goal", "publish_dir")
-GOAL_KEYS = ("direction", "metrics")
-KNOB_KEYS = ("key", "type", "description", "choices")
-METRIC_KEYS = ("name", "weight")
 CHECKPOINTING = {True: "full", False: "none"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningKnob:
+    """A knob of a tuning file; what its type is follows from the choices."""
+
+    __pydantic_config__ = STRICT
+
+    key: str
+    choices: Annotated[tuple[Value, ...], Field(min_length=1)]
+    type: object = None
+    description: Value = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningMetric:
+    """A term of the objective."""
+
+    __pydantic_config__ = STRICT
+
+    name: str
+    weight: int | float = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuningGoal:
+    """The objective, the sum of its metrics."""
+
+    __pydantic_config__ = STRICT
+
+    direction: Literal["minimize", "maximize"]
+    metrics: Annotated[tuple[TuningMetric, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuning:
+    """A tuning file of CCL-Search; it publishes nothing here."""
+
+    __pydantic_config__ = STRICT
+
+    config_space: tuple[TuningKnob, ...]
+    optimization_goal: TuningGoal | None = None
+    publish_dir: object = None
 
 
 def card_study(
@@ -117,7 +160,7 @@ def card_study(
         # The budget of the base is for the base's model.
         launch=replace(base.launch, memory_budget_bytes=None),
     )
-    knobs = None if tuning is None else Card(tuning)
+    knobs = None if tuning is None else _tuning(tuning)
     if command is not None:
         study = with_script(study, command, tuning)
     return study if knobs is None else _tuned(study, knobs)
@@ -143,12 +186,19 @@ def _batch_contexts(
     )
 
 
-def _tuned(study: Study, tuning: Card) -> Study:
-    _refuse_unknown(tuning, "", tuning.fields, TUNING_KEYS)
+def _tuning(path: Path) -> Tuning:
+    try:
+        return from_document(Tuning, Card(path).fields)
+    except ValidationError as error:
+        raise StudyError(f"{path}: {first_fault(error, Tuning)}") from error
+    except (TypeError, ValueError) as error:
+        raise StudyError(f"{path}: {error}") from error
+
+
+def _tuned(study: Study, tuning: Tuning) -> Study:
     study = replace(study, objective=_objective(tuning) or study.objective)
     is_script = study.command is not None
-    items = tuning.items("config_space")
-    dimensions = tuple(_dimension(item, tuning, own_names=is_script) for item in items)
+    dimensions = tuple(_dimension(knob, own_names=is_script) for knob in tuning.config_space)
     if is_script:
         return replace(study, space=SearchSpace(dimensions=dimensions))
     # The default seed sets knobs that this space may lack.
@@ -160,65 +210,19 @@ def _tuned(study: Study, tuning: Card) -> Study:
     )
 
 
-def _dimension(item: Mapping[object, object], tuning: Card, *, own_names: bool) -> Dimension:
-    _refuse_unknown(tuning, "config_space: ", item, KNOB_KEYS)
-    key, choices = item.get("key"), item.get("choices")
-    if not isinstance(key, str) or not isinstance(choices, list) or not choices:
-        raise StudyError(
-            f"{tuning.path}: config_space: each entry needs a key and choices: {shown(item)}"
-        )
-    name = key if own_names else KNOB_NAMES.get(key, key)
-    meanings = {} if own_names or name != "activation_checkpointing" else CHECKPOINTING
-    return Dimension(
-        name=name,
-        choices=tuple(_choice(name, choice, tuning, meanings) for choice in choices),
-        description=str(item.get("description", "")),
-    )
+def _dimension(knob: TuningKnob, *, own_names: bool) -> Dimension:
+    name = knob.key if own_names else KNOB_NAMES.get(knob.key, knob.key)
+    meant = knob.choices
+    if name == "activation_checkpointing" and not own_names:
+        meant = tuple(CHECKPOINTING[c] if isinstance(c, bool) else c for c in knob.choices)
+    return Dimension(name=name, choices=meant, description=str(knob.description))
 
 
-def _choice(knob: str, choice: object, tuning: Card, meanings: Mapping[bool, str]) -> Value:
-    if isinstance(choice, bool) and choice in meanings:
-        return meanings[choice]
-    if isinstance(choice, bool | str) or is_number(choice):
-        return choice
-    raise StudyError(f"{tuning.path}: choice {shown(choice)} of {knob} is not a plain value")
-
-
-def _objective(tuning: Card) -> Objective | None:
-    goal = tuning.get("optimization_goal")
+def _objective(tuning: Tuning) -> Objective | None:
+    goal = tuning.optimization_goal
     if goal is None:
         return None
-    if isinstance(goal, dict):
-        _refuse_unknown(tuning, "optimization_goal: ", goal, GOAL_KEYS)
-    direction = tuning.text("optimization_goal.direction")
-    terms = [_term(metric, tuning) for metric in tuning.items("optimization_goal.metrics")]
-    if direction not in {"minimize", "maximize"} or not terms:
-        raise StudyError(
-            f"{tuning.path}: optimization_goal needs a direction, minimize or maximize, and metrics"
-        )
+    terms = [(METRIC_NAMES.get(each.name, each.name), each.weight) for each in goal.metrics]
     only = terms[0][0] if len(terms) == 1 and terms[0][1] == 1 else None
     expression = only or " + ".join(f"{weight} * {name}" for name, weight in terms)
-    return Objective(
-        expression=expression, direction="minimize" if direction == "minimize" else "maximize"
-    )
-
-
-def _term(metric: Mapping[object, object], tuning: Card) -> tuple[str, int | float]:
-    """Return the name and weight of one metric of the goal."""
-    _refuse_unknown(tuning, "optimization_goal.metrics: ", metric, METRIC_KEYS)
-    name, weight = metric.get("name"), metric.get("weight", 1)
-    if not isinstance(name, str) or not is_number(weight):
-        raise StudyError(
-            f"{tuning.path}: optimization_goal.metrics: each entry needs a name and, if it has "
-            f"one, a weight that is a number: {shown(metric)}"
-        )
-    return METRIC_NAMES.get(name, name), weight
-
-
-def _refuse_unknown(
-    tuning: Card, where: str, table: Mapping[object, object], known: Sequence[str]
-) -> None:
-    for key in table:
-        if key not in known:
-            hint = suggestion(str(key), list(known))
-            raise StudyError(f"{tuning.path}: {where}unknown key {shown(key)}; {hint}")
+    return Objective(expression=expression, direction=goal.direction)

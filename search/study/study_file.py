@@ -90,7 +90,7 @@ def read_study_file(path: Path, base: Study) -> Study:
         study = _over_base(from_document(StudyFile, _tables(document, base)), document, base)
         return _with_script(study, document, path.parent)
     except ValidationError as error:
-        raise StudyError(f"{path}: {_explained(error)}") from error
+        raise StudyError(f"{path}: {first_fault(error, StudyFile)}") from error
     except (StudyError, TypeError, ValueError) as error:
         raise StudyError(f"{path}: {error}") from error
 
@@ -213,8 +213,8 @@ def _over_base(file: StudyFile, document: Mapping[str, object], base: Study) -> 
     )
 
 
-def _explained(error: ValidationError) -> str:
-    """Return the first unknown key, or else the first fault, with its place in the file."""
+def first_fault(error: ValidationError, root: type) -> str:
+    """Return the first unknown key, or else the first fault, with its place in a file of `root`."""
     faults = error.errors()
     unknown = [each for each in faults if each["type"] == "unexpected_keyword_argument"]
     fault = (unknown or faults)[0]
@@ -222,7 +222,8 @@ def _explained(error: ValidationError) -> str:
     table = f"[{'.'.join(map(str, where))}] " if where else ""
     match fault["type"]:
         case "unexpected_keyword_argument":
-            return f"{table}unknown key {key!r}; {suggestion(str(key), _known_keys(where))}"
+            known = suggestion(str(key), _known_keys(root, where))
+            return f"{table}unknown key {key!r}; {known}"
         case "missing":
             places = (_place(each["loc"]) for each in faults if each["type"] == "missing")
             missing = [str(name) for *of, name in places if of == where]
@@ -232,6 +233,8 @@ def _explained(error: ValidationError) -> str:
             return f"[{place}] must be a table, not {shown(fault['input'])}"
         case "tuple_type" if not where:
             return f"[{key}] must be written [[{key}]], once for each {key}"
+        case _ if where[-1:] == ["choices"]:
+            return f"{table}{key}: {shown(fault['input'])} is not a number, a text, true or false"
         case _:
             return f"{table}{key}: {fault['msg']}"
 
@@ -241,25 +244,21 @@ def _place(location: Sequence[int | str]) -> Sequence[int | str]:
     match location:
         case ["workload", "messages", *rest]:
             return ["message", *rest]
-        case ["space", _, _, _, _]:
+        case ["space" | "config_space" | "optimization_goal", _, _, _, _]:
             return location[:-1]
         case _:
             return location
 
 
-def _known_keys(where: Sequence[int | str]) -> Sequence[str]:
-    """Return the keys of a table of the file."""
-    table: type = StudyFile
-    parts = iter(where)
+def _known_keys(root: type, where: Sequence[int | str]) -> Sequence[str]:
+    """Return the keys of a table of a file."""
+    table, parts = root, iter(where)
     for part in parts:
         kind = get_type_hints(table)[str(part)]
         if get_origin(kind) in (tuple, Mapping):
             next(parts, None)  # the number of an entry, or the name of a knob
-        table = next(
-            each
-            for each in (kind, *get_args(kind))
-            if isinstance(each, type) and is_dataclass(each)
-        )
+        kinds = (kind, *get_args(kind))
+        table = next(each for each in kinds if isinstance(each, type) and is_dataclass(each))
     unwritten = {Dimension: "name", Context: "space", Workload: "messages"}.get(table)
     return [name for name in _keys(table) if name != unwritten]
 

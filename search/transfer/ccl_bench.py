@@ -12,9 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from importlib.resources import files
 from math import prod
 from pathlib import Path, PurePosixPath
-from typing import Final, Literal, TypeAlias
+from typing import Final, TypeAlias
 
 import yaml
 
@@ -30,12 +31,25 @@ from records.trial import Artifact, Measured, Measurement, Trial
 from records.workload import Workload
 from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
-from search.study.card_reader import NOT_YAML, UNSAID, Card, is_number, looked_up
+from search.study.card_reader import (
+    DATA,
+    HARDWARE,
+    MODEL,
+    NOT_YAML,
+    UNSAID,
+    Card,
+    is_number,
+    looked_up,
+)
 from search.study.cards import KNOB_NAMES
 from search.transfer.tables import StudyExport, is_trace, trial_documents
 
-Kind: TypeAlias = Literal["text", "count", "truth", "counts", "texts", "mapping", "length"]
-"""`length` is a count, or N/A; `counts` are two numbers, of which one may be N/A."""
+Template: TypeAlias = Mapping[str, "str | Template"]
+PLAN: Final = "Model-executor.model_plan_parallelization."
+DEGREES: Final = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
+BANDWIDTHS: Final = f"{HARDWARE}.network_topo.bandwidth_gbps"
+TOTAL: Final = f"{HARDWARE}.xpu_spec.total_count"
+PER_NODE: Final = f"{HARDWARE}.xpu_spec.count_per_node"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,75 +57,45 @@ class Field:
     """One field of a card, by its dotted path; what is not `needed` may be empty."""
 
     path: str
-    kind: Kind
-    needed: bool = True
+    kind: str
+    needed: bool
 
 
-def _fields(prefix: str, kind: Kind, *names: str, needed: bool = True) -> tuple[Field, ...]:
-    return tuple(Field(path=f"{prefix}{name}", kind=kind, needed=needed) for name in names)
+def _fields(template: Template, prefix: str = "") -> Iterator[Field]:
+    for name, kind in template.items():
+        if isinstance(kind, str):
+            needed = not kind.endswith("?")
+            yield Field(path=f"{prefix}{name}", kind=kind.removesuffix("?"), needed=needed)
+        else:
+            yield from _fields(kind, f"{prefix}{name}.")
 
 
-_MODEL, _DATA, _HARDWARE = "workload.model.", "workload.data.", "workload.hardware."
-_EXECUTOR = "Model-executor."
-PLAN: Final = "Model-executor.model_plan_parallelization."
-DEGREES: Final = ("dp_replicate", "dp_shard", "tp", "pp", "cp")
-BANDWIDTHS: Final = f"{_HARDWARE}network_topo.bandwidth_gbps"
-TOTAL: Final = f"{_HARDWARE}xpu_spec.total_count"
-PER_NODE: Final = f"{_HARDWARE}xpu_spec.count_per_node"
-
-TEMPLATE: Final = (
-    *_fields("", "count", "version"),
-    *_fields("", "text", "description"),
-    *_fields("", "text", "hf_url", "trace_url", needed=False),
-    *_fields("", "text", "contributor", "contact"),
-    *_fields(_MODEL, "text", "phase"),
-    *_fields(_MODEL, "truth", "moe"),
-    *_fields(_MODEL, "text", "granularity", "model_family", "precision"),
-    *_fields(_MODEL, "count", "epochs", "iteration"),
-    *_fields(f"{_MODEL}model_arch.", "count", "num_params", "num_params_embedding"),
-    *_fields(f"{_MODEL}model_arch.", "count", "num_layers", "num_heads", "head_dim"),
-    *_fields(_DATA, "count", "batch_size", "seq_len"),
-    *_fields(_DATA, "length", "input_len", "output_len"),
-    *_fields(_DATA, "text", "dataset"),
-    *_fields(_HARDWARE, "text", "network_topo.topology"),
-    Field(path=BANDWIDTHS, kind="counts"),
-    *_fields(_HARDWARE, "text", "xpu_spec.type", "xpu_spec.model"),
-    *_fields(_HARDWARE, "count", "xpu_spec.total_count", "xpu_spec.count_per_node"),
-    *_fields(_HARDWARE, "text", "driver_version"),
-    *_fields(f"{_EXECUTOR}framework.", "text", "name", "compiler_tool_selection"),
-    *_fields(PLAN, "count", *DEGREES, "ep", "pp_mb"),
-    *_fields(f"{_EXECUTOR}communication_library.", "text", "name", "version"),
-    *_fields(f"{_EXECUTOR}communication_library.", "mapping", "env", needed=False),
-    *_fields(_EXECUTOR, "texts", "protocol_selection"),
-    *_fields("metric_source.", "texts", "traces"),
-    *_fields("metric_source.", "texts", "metrics_specific_trace", needed=False),
+_CARD: Final[Template] = yaml.safe_load(
+    (files("search.transfer") / "workload_card.yaml").read_text(encoding="utf-8")
 )
+TEMPLATE: Final = tuple(_fields(_CARD))
 """Every field, in the order of the template."""
-
 BY_PATH: Final = {field.path: field for field in TEMPLATE}
 _PHASES = ("training", "inference", "serving")
+_EMPTY: Final[Mapping[str, object]] = {"mapping": {}, "texts": []}
 
 
-def nested(values: Mapping[str, object]) -> dict[str, object]:
+def nested(
+    values: Mapping[str, object], template: Template = _CARD, prefix: str = ""
+) -> dict[str, object]:
     """A card from values by dotted path, with every field of the template, empty where untold."""
-    card: dict[str, object] = {}
-    for field in TEMPLATE:
-        *folders, name = field.path.split(".")
-        place = card
-        for folder in folders:
-            below = place.setdefault(folder, {})
-            assert isinstance(below, dict)  # no path of the template is the beginning of another
-            place = below
-        empty: object = {"mapping": {}, "texts": []}.get(field.kind)
-        place[name] = values.get(field.path, empty)
-    return card
+    return {
+        name: values.get(f"{prefix}{name}", _EMPTY.get(kind.removesuffix("?")))
+        if isinstance(kind, str)
+        else nested(values, kind, f"{prefix}{name}.")
+        for name, kind in template.items()
+    }
 
 
 def is_untold(field: Field, value: object) -> bool:
     """Whether a field is empty."""
-    if field.kind in {"length", "counts"}:
-        return value is None or value == []
-    return value is None or value in UNSAID or value == []
+    may_be_unsaid = field.kind in {"length", "counts"}
+    return value is None or value == [] or (not may_be_unsaid and value in UNSAID)
 
 
 def shape_fault(field: Field, value: object) -> str | None:
@@ -122,16 +106,16 @@ def shape_fault(field: Field, value: object) -> str | None:
     return None if fits(value) else fault
 
 
-def unknown_paths(card: Mapping[str, object], prefix: str = "") -> Iterator[str]:
+def unknown_paths(
+    card: Mapping[str, object], template: Template = _CARD, prefix: str = ""
+) -> Iterator[str]:
     """Fields of a card that the template does not have, by dotted path."""
     for name, value in card.items():
-        path = f"{prefix}{name}"
-        if path in BY_PATH:
-            continue
-        if isinstance(value, Mapping) and any(known.startswith(f"{path}.") for known in BY_PATH):
-            yield from unknown_paths(value, f"{path}.")
-        else:
-            yield re.sub(r"[^\w.-]", "?", path)[:80]
+        known = template.get(name)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            yield from unknown_paths(value, known, f"{prefix}{name}.")
+        elif not isinstance(known, str):
+            yield re.sub(r"[^\w.-]", "?", f"{prefix}{name}")[:80]
 
 
 def _is_count(value: object) -> bool:
@@ -149,7 +133,7 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
-_SHAPES: Final[Mapping[Kind, tuple[Callable[[object], bool], str]]] = {
+_SHAPES: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "text": (lambda value: isinstance(value, str | int | float), "is not a text"),
     "truth": (lambda value: isinstance(value, bool), "is neither true nor false"),
     "count": (_is_count, "is not a whole number above 0"),
@@ -161,7 +145,6 @@ _SHAPES: Final[Mapping[Kind, tuple[Callable[[object], bool], str]]] = {
 """What a value of each kind has to be, and what is said of one that is not."""
 
 
-_LIBRARY = "Model-executor.communication_library."
 _LIBRARY_VARIABLES = ("NCCL_", "GLOO_", "UCX_", "FI_", "RCCL_", "OMPI_")
 _GRANULARITIES = {"training": "model_fwd_bwd_pass", "inference": "model_fwd"}
 _XPU_TYPES = {"cpu": "CPU", "cuda": "GPU", "tpu": "TPU"}
@@ -181,10 +164,10 @@ def card_of(
     values = {
         "version": 1,
         "description": f"{study.workload.name}: trial {trial.ordinal} of study {study_id}",
-        **_model(study.workload, trial),
-        **_data(study.workload),
-        **_hardware(study, trial, machine),
-        **_executor(study, trial, machine),
+        **{f"{MODEL}.{name}": value for name, value in _model(study.workload, trial).items()},
+        **{f"{DATA}.{name}": value for name, value in _data(study.workload).items()},
+        **{f"{HARDWARE}.{n}": value for n, value in _hardware(study, trial, machine).items()},
+        **{f"Model-executor.{n}": value for n, value in _executor(study, trial, machine).items()},
         "metric_source.traces": ["json"],
         "metric_source.metrics_specific_trace": [],
     }
@@ -199,23 +182,18 @@ def _given(given: Mapping[str, str], told: Mapping[str, object]) -> dict[str, ob
             raise StudyError(f"--set {shown(path)}: a card has no such field; see docs/export.md")
         if path in told and path != "description":
             raise StudyError(f"--set {path}: the record says {shown(told[path])}")
-        value = _parsed(text) if BY_PATH[path].kind != "text" else text
+        try:
+            is_text = BY_PATH[path].kind == "text"
+            value = text if is_text else yaml.safe_load(text[:MOST_GIVEN_CHARS])
+        except NOT_YAML as error:
+            raise StudyError(f"--set {path}={shown(text)} is not YAML") from error
         if why := shape_fault(BY_PATH[path], value):
             raise StudyError(f"--set {path}={shown(text)}: it {why}")
         found[path] = value
     return found
 
 
-def _parsed(text: str) -> object:
-    try:
-        value: object = yaml.safe_load(text[:MOST_GIVEN_CHARS])
-    except NOT_YAML as error:
-        raise StudyError(f"--set ...={shown(text)} is not a number, list or mapping") from error
-    return value
-
-
-def _model(workload: Workload, trial: Trial) -> dict[str, object]:
-    prefix, arch = "workload.model.", "workload.model.model_arch."
+def _model(workload: Workload, trial: Trial) -> Mapping[str, object]:
     steps = 0
     if isinstance(trial.outcome, Measured):
         steps = len(trial.outcome.measurement.slowest_rank_s)
@@ -224,51 +202,50 @@ def _model(workload: Workload, trial: Trial) -> dict[str, object]:
     # Of our own decoders the family says only how they are built.
     family = None if workload.family in ("dense", "moe") else workload.family
     return {
-        f"{prefix}phase": workload.phase,
-        f"{prefix}moe": bool(workload.expert_count),
-        f"{prefix}granularity": _GRANULARITIES.get(workload.phase),
-        f"{prefix}model_family": workload.model or family or workload.name,
-        f"{prefix}precision": workload.precision,
-        f"{prefix}epochs": 1,
-        f"{prefix}iteration": steps or None,
-        f"{arch}num_params": workload.parameter_count
+        "phase": workload.phase,
+        "moe": bool(workload.expert_count),
+        "granularity": _GRANULARITIES.get(workload.phase),
+        "model_family": workload.model or family or workload.name,
+        "precision": workload.precision,
+        "epochs": 1,
+        "iteration": steps or None,
+        "model_arch.num_params": workload.parameter_count
         or (None if isinstance(counted, Absent) else int(counted)),
-        f"{arch}num_params_embedding": (workload.vocab_size or 0) * (hidden or 0) or None,
-        f"{arch}num_layers": workload.layer_count,
-        f"{arch}num_heads": heads,
-        f"{arch}head_dim": workload.head_size or (hidden // heads if hidden and heads else None),
+        "model_arch.num_params_embedding": (workload.vocab_size or 0) * (hidden or 0) or None,
+        "model_arch.num_layers": workload.layer_count,
+        "model_arch.num_heads": heads,
+        "model_arch.head_dim": workload.head_size
+        or (hidden // heads if hidden and heads else None),
     }
 
 
-def _data(workload: Workload) -> dict[str, object]:
-    prefix, is_answered = "workload.data.", workload.phase == "inference"
+def _data(workload: Workload) -> Mapping[str, object]:
+    is_answered = workload.phase == "inference"
     return {
-        f"{prefix}batch_size": workload.global_batch,
-        f"{prefix}seq_len": workload.sequence_length,
-        f"{prefix}input_len": workload.sequence_length if is_answered else UNUSED,
-        f"{prefix}output_len": workload.output_length if is_answered else UNUSED,
-        f"{prefix}dataset": "synthetic" if workload.text_file is None else "text file",
+        "batch_size": workload.global_batch,
+        "seq_len": workload.sequence_length,
+        "input_len": workload.sequence_length if is_answered else UNUSED,
+        "output_len": workload.output_length if is_answered else UNUSED,
+        "dataset": "synthetic" if workload.text_file is None else "text file",
     }
 
 
-def _hardware(study: Study, trial: Trial, machine: Machine | None) -> dict[str, object]:
+def _hardware(study: Study, trial: Trial, machine: Machine | None) -> Mapping[str, object]:
     environment = study.environment
     ranks = _rank_count(trial)
-    per_node = min(ranks, environment.ranks_per_node) if ranks else environment.ranks_per_node
+    per_node = min(ranks or environment.ranks_per_node, environment.ranks_per_node)
     # Scale-out, then scale-up, in Gbit/s, as the template orders them.
     links = (environment.scale_out, environment.scale_up)
-    bandwidths = [
-        UNUSED if link is None else link.bandwidth_bytes_per_s * 8 / 1e9 for link in links
-    ]
+    bandwidths = [link.bandwidth_bytes_per_s * 8 / 1e9 if link else UNUSED for link in links]
     driver = next((gpu.driver for gpu in machine.gpus if gpu.driver), None) if machine else None
     return {
-        f"{_HARDWARE}network_topo.topology": "single node" if ranks and ranks <= per_node else None,
-        f"{_HARDWARE}network_topo.bandwidth_gbps": bandwidths if any(links) else None,
-        f"{_HARDWARE}xpu_spec.type": _XPU_TYPES[environment.device],
-        f"{_HARDWARE}xpu_spec.model": environment.accelerator,
-        f"{_HARDWARE}xpu_spec.total_count": ranks,
-        f"{_HARDWARE}xpu_spec.count_per_node": per_node,
-        f"{_HARDWARE}driver_version": "none" if environment.device == "cpu" else driver,
+        "network_topo.topology": "single node" if ranks and ranks <= per_node else None,
+        "network_topo.bandwidth_gbps": bandwidths if any(links) else None,
+        "xpu_spec.type": _XPU_TYPES[environment.device],
+        "xpu_spec.model": environment.accelerator,
+        "xpu_spec.total_count": ranks,
+        "xpu_spec.count_per_node": per_node,
+        "driver_version": "none" if environment.device == "cpu" else driver,
     }
 
 
@@ -280,36 +257,36 @@ def _rank_count(trial: Trial) -> int | None:
     return int(told) if told else len(trial.outcome.measurement.step_times_s)
 
 
-def _executor(study: Study, trial: Trial, machine: Machine | None) -> dict[str, object]:
+def _executor(study: Study, trial: Trial, machine: Machine | None) -> Mapping[str, object]:
     settings = {**study.space.defaults, **(trial.config.values if trial.config else {})}
-    is_ours, on_host = study.launch.recipe == "builtin", study.environment.device == "cpu"
-    framework = study.origin.framework if study.origin else None
-    compiled, launched = settings.get("compile") is True, trial.outcome.launched
+    on_host, launched = study.environment.device == "cpu", trial.outcome.launched
     single = 0 < (_rank_count(trial) or 0) <= study.environment.ranks_per_node
-    return {
-        "Model-executor.framework.name": "pytorch" if is_ours else framework,
-        "Model-executor.framework.compiler_tool_selection": (
-            ("torch_compile" if compiled else "plain_pytorch") if is_ours else None
-        ),
+    told: dict[str, object] = {
+        "framework.name": study.origin.framework if study.origin else None,
         **plan_of(settings),
-        f"{_LIBRARY}name": ("Gloo" if on_host else "NCCL") if is_ours else None,
-        f"{_LIBRARY}version": _library_version(trial, machine, on_host=on_host),
-        f"{_LIBRARY}env": {
+        "communication_library.version": _library_version(trial, machine, on_host=on_host),
+        "communication_library.env": {
             name: value
             for name, value in sorted((launched.environment if launched else {}).items())
             if name.startswith(_LIBRARY_VARIABLES)
         },
-        "Model-executor.protocol_selection": (
-            (["tcp"] if on_host else ["p2p"]) if is_ours and single else None
-        ),
     }
+    if study.launch.recipe == "builtin":
+        compiled = settings.get("compile") is True
+        told["framework.name"] = "pytorch"
+        told["framework.compiler_tool_selection"] = "torch_compile" if compiled else "plain_pytorch"
+        told["communication_library.name"] = "Gloo" if on_host else "NCCL"
+        if single:
+            told["protocol_selection"] = ["tcp"] if on_host else ["p2p"]
+    return told
 
 
 def plan_of(settings: Mapping[str, Value]) -> dict[str, object]:
     """The parallel plan of these settings; degrees that they do not name are 1."""
     named = {KNOB_NAMES.get(knob, knob): value for knob, value in settings.items()}
-    plan = {f"{PLAN}{name}": named.get(name, 1) for name in (*DEGREES, "ep")}
-    return {**plan, f"{PLAN}pp_mb": named.get("micro_batch")}
+    plan: dict[str, object] = {name: named.get(name, 1) for name in (*DEGREES, "ep")}
+    plan["pp_mb"] = named.get("micro_batch")
+    return {f"model_plan_parallelization.{name}": value for name, value in plan.items()}
 
 
 def _library_version(trial: Trial, machine: Machine | None, *, on_host: bool) -> str | None:
@@ -320,18 +297,13 @@ def _library_version(trial: Trial, machine: Machine | None, *, on_host: bool) ->
     return next((version for name, version in software.items() if "nccl" in name.lower()), None)
 
 
-def card_text(card: Mapping[str, object]) -> str:
-    """A card as YAML, in the order of the template."""
-    text: str = yaml.safe_dump(dict(card), sort_keys=False, allow_unicode=True, width=100)
-    return text
-
-
 LEAST_OUTPUT_LENGTH = 128
 SHOWN_EXTRA = 8
 _ENVIRONMENT = (
     "workload.hardware.",
     "Model-executor.framework",
     "Model-executor.communication_library",
+    "Model-executor.protocol_selection",
 )
 
 
@@ -373,12 +345,10 @@ def _traces(trace_count: int, rank_count: int) -> Sequence[str]:
 
 
 def _schema(card: Mapping[str, object]) -> Iterator[str]:
+    yield from _missing(card, of_environment=False)
     for field in TEMPLATE:
         value = looked_up(card, field.path)
-        if is_untold(field, value):
-            if field.needed and not _is_environment(field.path):
-                yield _missing(field.path)
-        elif why := shape_fault(field, value):
+        if not is_untold(field, value) and (why := shape_fault(field, value)):
             yield f"{field.path} {why}"
     extra = list(unknown_paths(card))
     if extra:
@@ -387,21 +357,29 @@ def _schema(card: Mapping[str, object]) -> Iterator[str]:
 
 
 def _environment(card: Mapping[str, object]) -> Iterator[str]:
-    for field in TEMPLATE:
-        is_empty = is_untold(field, looked_up(card, field.path))
-        if field.needed and _is_environment(field.path) and is_empty:
-            yield _missing(field.path)
+    yield from _missing(card, of_environment=True)
     # A job on several nodes needs a bandwidth between them.
     bandwidths, total, per_node = (looked_up(card, path) for path in (BANDWIDTHS, TOTAL, PER_NODE))
     one_node = is_number(total) and is_number(per_node) and total <= per_node
     scale_out = bandwidths[0] if isinstance(bandwidths, list) and len(bandwidths) == 2 else 0
     if not one_node and not is_number(scale_out):
-        yield _missing(f"{BANDWIDTHS}, scale-out")
+        yield f"{BANDWIDTHS}, scale-out, {_give(BANDWIDTHS)}"
+
+
+def _missing(card: Mapping[str, object], *, of_environment: bool) -> Iterator[str]:
+    for field in TEMPLATE:
+        is_asked = field.needed and field.path.startswith(_ENVIRONMENT) is of_environment
+        if is_asked and is_untold(field, looked_up(card, field.path)):
+            yield f"{field.path} {_give(field.path)}"
+
+
+def _give(path: str) -> str:
+    return f"is missing; give it with --set '{path}=...'"
 
 
 def _protocol(card: Mapping[str, object]) -> Iterator[str]:
-    phase = looked_up(card, f"{_MODEL}phase")
-    count, length = looked_up(card, f"{_MODEL}iteration"), looked_up(card, f"{_DATA}output_len")
+    phase = looked_up(card, f"{MODEL}.phase")
+    count, length = looked_up(card, f"{MODEL}.iteration"), looked_up(card, f"{DATA}.output_len")
     if phase == "training":
         if is_number(count) and count < MIN_TIMED_STEPS:
             yield f"{count} iterations; training takes at least {MIN_TIMED_STEPS}"
@@ -447,14 +425,6 @@ def _tokens(study: Study, sample: Measurement) -> Iterator[str]:
         yield "tokens per step were declared, not reported by the job; have its script report them"
 
 
-def _is_environment(path: str) -> bool:
-    return path.startswith(_ENVIRONMENT) or path == "Model-executor.protocol_selection"
-
-
-def _missing(path: str) -> str:
-    return f"{path} is missing; give it with --set '{path.split(',')[0]}=...'"
-
-
 CARD = "workload_card.yaml"
 RECORD = "record"
 SCRIPT = "launch.sh"
@@ -479,7 +449,8 @@ def write_entry(
     (trial,), (document,) = found.trials, trial_documents(found)
     record = folder / RECORD
     record.mkdir(parents=True)
-    (folder / CARD).write_text(card_text(card), encoding="utf-8")
+    text = yaml.safe_dump(dict(card), sort_keys=False, allow_unicode=True, width=100)
+    (folder / CARD).write_text(text, encoding="utf-8")
     if script:
         (folder / SCRIPT).write_text(script, encoding="utf-8")
         (folder / SCRIPT).chmod(0o755)

@@ -264,8 +264,14 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(refusa
         ("[objective]\nlimits = [3]", "[objective.limits] 0: "),
         ("[space.tp]\nchoices = 4", "[space.tp] choices: Input should be a valid array"),
         ("[space.int]\nchoices = 1", "[space.int] choices: Input should be a valid array"),
-        ("[space.tp]\nchoices = [1, [2]]", "[space.tp.choices] 1: Input should be"),
-        ("[space.tp]\nchoices = [1, nan]", "[space.tp.choices] 1: Input should be"),
+        (
+            "[space.tp]\nchoices = [1, [2]]",
+            "[space.tp.choices] 1: [2] is not a number, a text, true",
+        ),
+        (
+            "[space.tp]\nchoices = [1, nan]",
+            "[space.tp.choices] 1: nan is not a number, a text, true",
+        ),
         ("[space.tp]\nrange = { low = 1 }", "[space.tp.range] needs high"),
         ("[space.tp]\nrange = { low = 1, high = 'x' }", "[space.tp.range] high: Input should be"),
         ("[space.tp]\nrange = { low = 1, high = inf }", "[space.tp.range] high: Input should be"),

@@ -41,14 +41,7 @@ from search.service.auth import (
 from search.service.config import Listen, ServiceConfig, read_config
 from search.service.guard import Guard
 from search.service.limits import TooManyError
-from search.service.pages import base as base_pages
-from search.service.pages import compare as compare_pages
-from search.service.pages import explore as explore_pages
-from search.service.pages import site as site_pages
-from search.service.pages import study as study_pages
-from search.service.pages import submit as submit_pages
-from search.service.pages import trial as trial_pages
-from search.service.pages import trials as trials_pages
+from search.service.pages import base, compare, explore, site, study, submit, trial, trials
 from search.service.pages.base import error_page
 from search.service.queue import RunTable, State
 from search.service.runner import Scheduler, claim, no_deliveries, table_path
@@ -74,16 +67,7 @@ UNKNOWN = {
 """Our messages where no route was found."""
 
 
-ROUTERS = (
-    base_pages.router,
-    site_pages.router,
-    submit_pages.router,
-    study_pages.router,
-    trials_pages.router,
-    trial_pages.router,
-    compare_pages.router,
-    explore_pages.router,
-)
+PAGES = (base, site, submit, study, trials, trial, compare, explore)
 API = "/api/v1"
 ROUTES = (
     studies_routes.router,
@@ -128,26 +112,34 @@ RESPONSES: dict[int | str, dict[str, object]] = {
 """The errors of every route, also of those that do not send JSON."""
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Register the responses to errors."""
-    app.add_exception_handler(CclsearchError, _ours)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(Exception, _broken)
+async def _answer(request: Request, error: Exception) -> Response:
+    """Answer an error, for a page as a page."""
+    status, words, headers = _refusal(request, error)
+    words = one_line(words.encode("utf-8", "replace").decode(), WORDS_CHARS)
+    if is_page(request.url.path):
+        return error_page(request, status, words)
+    if status in {429, 503}:
+        headers = {**headers, "retry-after": WAIT_S}
+    return JSONResponse({"error": words}, status, headers)
 
 
-async def _ours(request: Request, error: Exception) -> Response:
-    status = next(STATUSES[kind] for kind in type(error).mro() if kind in STATUSES)
-    return _answer(request, status, str(error))
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, HTTPException):
-        raise error
-    words, headers = UNKNOWN.get(error.detail, error.detail), dict(error.headers or {})
-    if error.status_code == 405:
-        headers["Allow"] = ", ".join(sorted(_methods(request)))
-    return _answer(request, error.status_code, words, headers)
+def _refusal(request: Request, error: Exception) -> tuple[int, str, Mapping[str, str]]:
+    """Return the status, the message and further headers for an error."""
+    match error:
+        case CclsearchError():
+            kinds = type(error).mro()
+            return next(STATUSES[kind] for kind in kinds if kind in STATUSES), str(error), {}
+        case HTTPException(status_code=405):
+            allowed = {"Allow": ", ".join(sorted(_methods(request)))}
+            return 405, UNKNOWN.get(error.detail, error.detail), allowed
+        case HTTPException(status_code=status, detail=words):
+            return status, UNKNOWN.get(words, words), error.headers or {}
+        case RequestValidationError():
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            return 422, f"{where}: {first['msg']}", {}
+        case _:  # a bug of the service, whose traceback is logged
+            return 500, "something went wrong in the service; see its log", {}
 
 
 def _methods(request: Request) -> set[str]:
@@ -158,29 +150,6 @@ def _methods(request: Request) -> set[str]:
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes):
             found.add(method)
     return found
-
-
-async def _malformed(request: Request, error: Exception) -> Response:
-    if not isinstance(error, RequestValidationError):
-        raise error
-    first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return _answer(request, 422, f"{where}: {first['msg']}")
-
-
-async def _broken(request: Request, _error: Exception) -> Response:
-    """Hide a bug of the service, whose traceback is logged."""
-    return _answer(request, 500, "something went wrong in the service; see its log")
-
-
-def _answer(
-    request: Request, status: int, words: str, headers: dict[str, str] | None = None
-) -> Response:
-    words = one_line(words.encode("utf-8", "replace").decode(), WORDS_CHARS)
-    if is_page(request.url.path):
-        return error_page(request, status, words)
-    headers = {**(headers or {}), **({"retry-after": WAIT_S} if status in {429, 503} else {})}
-    return JSONResponse({"error": words}, status, headers)
 
 
 def app_of(service: Service) -> Guard:
@@ -206,9 +175,10 @@ def app_of(service: Service) -> Guard:
     app.state.service = service
     for routes in ROUTES:
         app.include_router(routes, prefix=API, responses=RESPONSES)
-    for pages in ROUTERS:
-        app.include_router(pages)
-    answer_errors(app)
+    for pages in PAGES:
+        app.include_router(pages.router)
+    for kind in (CclsearchError, HTTPException, RequestValidationError, Exception):
+        app.add_exception_handler(kind, _answer)
     return Guard(app, service)
 
 

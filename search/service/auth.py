@@ -127,7 +127,7 @@ def load_key(folder: Path) -> bytes:
     path = folder / "key"
     try:
         if not path.exists():
-            _write(path, secrets.token_bytes(KEY_BYTES))
+            write_privately(path, secrets.token_bytes(KEY_BYTES))
         open_to = path.stat().st_mode & 0o077
         key = path.read_bytes()
     except OSError as error:
@@ -139,12 +139,13 @@ def load_key(folder: Path) -> bytes:
     return key
 
 
-def _write(path: Path, key: bytes) -> None:
+def write_privately(path: Path, content: bytes) -> None:
+    """Write a file that its owner alone can read, whole or not at all; raise `OSError`."""
     incoming = path.with_suffix(".incoming")
     incoming.unlink(missing_ok=True)
     handle = os.open(incoming, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(handle, "wb") as file:
-        file.write(key)
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     incoming.replace(path)

@@ -123,16 +123,11 @@ async def stream_events(feed: Feed, offset: int) -> AsyncIterator[str]:
         elif over:
             yield _sse(offset, END, "{}")
             return
-        elif not await _within(changed, ALIVE_EVERY_S):
-            yield ": alive\n\n"
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    try:
-        await asyncio.wait_for(event.wait(), seconds)
-    except TimeoutError:
-        return False
-    return True
+        else:
+            try:
+                await asyncio.wait_for(changed.wait(), ALIVE_EVERY_S)
+            except TimeoutError:
+                yield ": alive\n\n"
 
 
 def read_events(path: Path, offset: int) -> tuple[str, int]:

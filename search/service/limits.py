@@ -3,10 +3,12 @@
 import math
 import time
 from collections import Counter, OrderedDict
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
 from threading import Lock
+from typing import Self
 
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -91,22 +93,14 @@ class Slots:
 class HeldResponse(StreamingResponse):
     """A streamed response that holds a slot until it ends."""
 
-    def __init__(
-        self,
-        content: AsyncIterable[str] | Iterable[bytes],
-        slots: Slots,
-        who: str,
-        *,
-        media_type: str,
-        status_code: int = 200,
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(content, status_code, headers, media_type)
-        self._slots, self._who = slots, who
+    def holding(self, slots: Slots, who: str) -> Self:
+        """Return this response, which releases the slot of a caller."""
+        self._release = partial(slots.release, who)
+        return self
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it and release the slot."""
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._slots.release(self._who)
+            self._release()

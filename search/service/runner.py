@@ -210,9 +210,11 @@ class Scheduler:
         signalled_s = self._terminated_s.get(study_id)
         if signalled_s is None:
             self._terminated_s[study_id] = time.monotonic()
-            terminate(process)
+            # As Ctrl-C does, but not SIGINT: processes started in the background may ignore it,
+            # and their children inherit that.
+            _signal(process, signal.SIGTERM)
         elif time.monotonic() - signalled_s > PATIENCE_S:
-            kill(process)
+            _signal(process, signal.SIGKILL)
 
     def _settle(self, submitted: Submitted, table: RunTable, records: Store) -> None:
         """Record how a search ended; queue it again if its process was lost."""
@@ -351,19 +353,6 @@ def table_path(store: Path) -> Path:
 def run_folder(store: Path, study_id: str) -> Path:
     """Return the folder with the events and errors of a study's search."""
     return store / "service" / "runs" / study_id
-
-
-def terminate(process: int) -> None:
-    """Ask a search to stop, as Ctrl-C does; every finished trial is recorded.
-
-    Not SIGINT: processes started in the background may ignore it, and their children inherit that.
-    """
-    _signal(process, signal.SIGTERM)
-
-
-def kill(process: int) -> None:
-    """Kill a search; what it launched ends with it."""
-    _signal(process, signal.SIGKILL)
 
 
 def _signal(process: int, number: signal.Signals) -> None:

@@ -30,7 +30,7 @@ from search.compose import (
 )
 from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
-from search.service.auth import Caller, KnownToken, Sessions
+from search.service.auth import Caller, KnownToken, Sessions, write_privately
 from search.service.config import Limits, OfferedEnvironment, ServiceConfig
 from search.service.data import (
     ChartData,
@@ -389,7 +389,9 @@ def study_of(asked: NewStudy, base: Study, config: ServiceConfig, policies: Path
     )
     _check(study)
     if asked.seed_source is not None:
-        _keep_seed(asked.seed_source, Path(study.seed_policy))
+        policies.mkdir(parents=True, exist_ok=True)
+        content = asked.seed_source.encode("utf-8", "surrogatepass")
+        write_privately(Path(study.seed_policy), content)
     return study
 
 
@@ -496,14 +498,6 @@ def _require_seed(asked: NewStudy) -> None:
     if asked.seed_policy not in seed_names():
         known = suggestion(asked.seed_policy, list(seed_names()))
         raise StudyError(f"no built-in seed policy {asked.seed_policy!r}; {known}")
-
-
-def _keep_seed(source: str, path: Path) -> None:
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        whole = path.with_suffix(".incoming")
-        whole.write_text(source, encoding="utf-8", errors="surrogatepass")
-        whole.replace(path)
 
 
 def _check(study: Study) -> None:

@@ -207,9 +207,8 @@ def export(
     except BaseException:
         service.exports.release(caller.name)
         raise
-    return HeldResponse(
-        _pieces(file), service.exports, caller.name, media_type=KINDS[form], headers=headers
-    )
+    response = HeldResponse(_pieces(file), media_type=KINDS[form], headers=headers)
+    return response.holding(service.exports, caller.name)
 
 
 @exports_router.get(

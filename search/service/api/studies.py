@@ -132,7 +132,8 @@ def events(
                 yield text
 
     service.streams.take(caller.name)
-    return HeldResponse(stream(), service.streams, caller.name, media_type="text/event-stream")
+    response = HeldResponse(stream(), media_type="text/event-stream")
+    return response.holding(service.streams, caller.name)
 
 
 def study_short(row: StudyRow, service: Service) -> StudyShort:

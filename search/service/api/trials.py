@@ -125,14 +125,8 @@ def file(
         headers["content-range"] = f"bytes {start}-{end - 1}/{size}"
     pieces = bytes_between(artifact, service.records, start, end)
     service.downloads.take(caller.name)
-    return HeldResponse(
-        pieces,
-        service.downloads,
-        caller.name,
-        status_code=200 if part is None else 206,
-        media_type=BINARY,
-        headers=headers,
-    )
+    response = HeldResponse(pieces, 200 if part is None else 206, headers, BINARY)
+    return response.holding(service.downloads, caller.name)
 
 
 @trials_router.get("/studies/{study_id}/trials")

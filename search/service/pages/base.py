@@ -3,12 +3,11 @@
 Every text in a template is escaped, and control characters are replaced by printable signs.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cache, cached_property
 from hashlib import sha256
 from importlib.resources import files
 from typing import Annotated, TypeAlias
-from unicodedata import category
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, HTTPException, Request, Response
@@ -23,16 +22,17 @@ from search.service.access import Reader, TheService, caller_in
 from search.service.api.studies import study_short
 from search.service.auth import Role
 from search.service.service import MissingError, Service
+from search.views.console import plain
 from search.views.document import metric_words
 from search.views.format import (
     format_count,
     format_decimal_bytes,
     format_elapsed,
+    format_instant,
     format_number,
     one_line,
-    read_instant,
 )
-from search.views.html import environment, printable
+from search.views.html import environment
 from search.views.machine import disturbed_words
 from search.views.svg import view_file
 from search.views.trial import NOT_SET
@@ -40,9 +40,6 @@ from search.views.trial import NOT_SET
 router = APIRouter(include_in_schema=False)
 
 MOST_FIELDS = 2000
-CARET_OFFSET = 0x40
-"""Distance between a control character and the letter behind the caret that stands for it."""
-DELETE = "\x7f"
 HEADINGS = {
     400: "That request makes no sense",
     401: "Please sign in",
@@ -194,20 +191,8 @@ def one(fields: Fields, name: str) -> str:
 
 
 def visible(text: str) -> str:
-    """Return a text with a sign such as `^[` for each character that a terminal would obey."""
-    text = text.replace("\r\n", "\n")
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_visible_character, text))
-
-
-def moment(instant: str) -> str | Markup:
-    """Return a stored instant in UTC for people; a text that is not an instant is unchanged."""
-    at = read_instant(instant)
-    if at is None:
-        return instant
-    exact = at.isoformat(timespec="seconds")
-    return Markup('<time datetime="{}">{}</time>').format(exact, f"{at.day} {at:%b %Y, %H:%M} UTC")
+    """Return a text whose control characters are escapes, each overwritten line a separate one."""
+    return plain(text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
 @cache
@@ -218,30 +203,10 @@ def _templates() -> Environment:
         many=lambda count, one, several=None: format_count(int(count), one, several),
         size=format_decimal_bytes,
         one_line=lambda text, chars=200: one_line(str(text), chars),
-        moment=moment,
+        moment=format_instant,
         elapsed=format_elapsed,
         setting=lambda value: NOT_SET if value is None else str(value),
-        settings=_settings,
         metric_words=metric_words,
         disturbed_words=disturbed_words,
     )
     return templates
-
-
-def _settings(config: Mapping[str, object]) -> Markup:
-    """Return a configuration as pairs that never break inside."""
-    pairs: Iterable[str] = (
-        Markup("<code>{}={}</code>").format(printable(name), printable(str(value)))
-        for name, value in config.items()
-    )
-    return Markup('<span class="settings">{}</span>').format(Markup(" ").join(pairs))
-
-
-def _visible_character(character: str) -> str:
-    if character in "\n\t" or character.isprintable() or category(character) == "Zs":
-        return character
-    if character == "\r":  # an overwritten line: each state on a separate line
-        return "^M\n"
-    if character < " " or character == DELETE:
-        return f"^{chr(ord(character) ^ CARET_OFFSET)}"
-    return f"<U+{ord(character):04X}>"

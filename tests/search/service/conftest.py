@@ -111,6 +111,14 @@ def running(
         thread.join(20)
 
 
+def until(fact: Callable[[], object]) -> None:
+    """Wait for what comes a moment after an answer is there."""
+    end_s = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def session_priority() -> Iterator[None]:
     """Leaves the priority of the session alone: services here run in the process of the tests."""
@@ -127,6 +135,13 @@ def serve() -> Iterator[Callable[..., Served]]:
 
 
 @pytest.fixture
+def reader_of(serve) -> Iterator[Callable[[Path], httpx2.Client]]:
+    """Gives a reader's client of a service over a store."""
+    with ExitStack() as opened:
+        yield lambda root: opened.enter_context(serve(root).client("read"))
+
+
+@pytest.fixture
 def served(serve, recorded_store) -> Served:
     """The service over `recorded_store`, with a token for each role; nothing is ever searched."""
     return serve(recorded_store)
@@ -136,6 +151,13 @@ def served(serve, recorded_store) -> Served:
 def shared(made_once) -> Iterator[Served]:
     """The same, started once for all tests that change nothing; wrong tokens are not slowed."""
     with running(made_once, wrong_tokens=Rates(per_s=1e6, burst=1 << 20)) as found:
+        yield found
+
+
+@pytest.fixture
+def client(shared) -> Iterator[httpx2.Client]:
+    """A reader of `shared`."""
+    with shared.client("read") as found:
         yield found
 
 

@@ -84,16 +84,14 @@ def test_there_is_nothing_to_explore_before_a_trial_ended(serve, tmp_path):
 
 
 @pytest.mark.parametrize("study", [FINISHED, FAILED, IMPORTED])
-def test_studies_of_every_kind_can_be_explored(served, study):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{study}/explore")
+def test_studies_of_every_kind_can_be_explored(client, study):
+    page = get(client, f"/studies/{study}/explore")
 
     assert list(page.find("shown").all("tr"))
 
 
-def test_two_trials_are_judged_and_their_settings_set_beside_each_other(served):
-    with served.client("read") as client:
-        page = get(client, f"/compare?side={FINISHED}:0&side={FINISHED}")
+def test_two_trials_are_judged_and_their_settings_set_beside_each_other(client):
+    page = get(client, f"/compare?side={FINISHED}:0&side={FINISHED}")
 
     rows = {row[0]: row[1:] for row in table(page, "Differences from A are marked with ≠")}
     assert rows["Trial"] == ["0", "2 best"]
@@ -104,9 +102,8 @@ def test_two_trials_are_judged_and_their_settings_set_beside_each_other(served):
     assert "they were not launched in turns" in page.text
 
 
-def test_each_of_several_sides_is_called_by_its_own_letter(served):
-    with served.client("read") as client:
-        page = get(client, "/compare?" + "&".join(f"side={FINISHED}:{n}" for n in (0, 1, 3)))
+def test_each_of_several_sides_is_called_by_its_own_letter(client):
+    page = get(client, "/compare?" + "&".join(f"side={FINISHED}:{n}" for n in (0, 1, 3)))
 
     headings = [each.text for each in page.all("h2")]
     assert headings[0].startswith("B, trial 1 of finished")
@@ -118,9 +115,8 @@ def test_each_of_several_sides_is_called_by_its_own_letter(served):
     assert "unknown, B failed: it broke" in third
 
 
-def test_studies_show_how_each_search_went(served):
-    with served.client("read") as client:
-        page = get(client, f"/compare?side={FINISHED}&side={IMPORTED}")
+def test_studies_show_how_each_search_went(client):
+    page = get(client, f"/compare?side={FINISHED}&side={IMPORTED}")
 
     assert "nothing is proven" in page.text
     assert "How far each search was from the best of all" in page.text
@@ -136,9 +132,8 @@ def test_studies_show_how_each_search_went(served):
         (f"side={FINISHED}:2&side={FINISHED}", "give two trials"),
     ],
 )
-def test_what_cannot_be_judged_is_said_in_words(served, asked, words):
-    with served.client("read") as client:
-        assert words in get(client, f"/compare?{asked}").text
+def test_what_cannot_be_judged_is_said_in_words(client, asked, words):
+    assert words in get(client, f"/compare?{asked}").text
 
 
 @pytest.mark.parametrize(
@@ -150,8 +145,7 @@ def test_what_cannot_be_judged_is_said_in_words(served, asked, words):
         ("&".join(f"side={FINISHED}:{n}" for n in range(9)), 422),
     ],
 )
-def test_sides_that_are_none_are_refused(served, asked, status):
-    with served.client("read") as client:
-        page = get(client, f"/compare?{asked}", status)
+def test_sides_that_are_none_are_refused(client, asked, status):
+    page = get(client, f"/compare?{asked}", status)
 
     assert links(page)["Go to the studies"] == "/studies"

@@ -5,18 +5,18 @@ import shutil
 from contextlib import closing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from records.store.store import Store
+from search.service.pages.study import MOST_EVENTS, live_status
 from search.service.runner import EVENTS, run_folder
+from search.views.terminal import JsonProgress
 from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, running
 from tests.search.service.reading_pages import get, links
+from tests.support import records as testing
 
-
-@pytest.fixture
-def client(shared):
-    """A reader's client."""
-    with shared.client("read") as found:
-        yield found
+BROKEN = testing.failed(message="rank 0 died\nof a fault")
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +50,9 @@ def test_what_a_study_found_counts_no_more_once_it_went_on(served):
         store.update(FINISHED, status="interrupted")
     with served.client("read") as reader:
         page, trial = (get(reader, f"/studies/{FINISHED}{rest}") for rest in ("", "/trials/2"))
-        found = reader.get(f"/api/v1/studies/{FINISHED}").json()
 
     assert "patience" not in facts(page, "best")
     assert "the best of the study" not in trial.text
-    assert (found["finding"], found["best"]["value"]) == (None, 0.25)
 
 
 def test_failures_are_told_by_kind_with_the_first_cause(client):
@@ -81,13 +79,6 @@ def test_an_imported_study_says_that_nothing_was_launched_here(client):
     assert "Imported (ccl-search)" in facts(page, "notice")
     assert "Imported value" in facts(page, "best")
     assert "lost <img src=x onerror=alert(1)>" in page.text
-
-
-def test_report_and_export_lead_to_the_api(client):
-    found = links(get(client, f"/studies/{FINISHED}"))
-
-    assert client.get(found["Report"]).status_code == 200
-    assert client.get(found["Export"]).status_code == 200
 
 
 @pytest.fixture
@@ -152,22 +143,100 @@ def test_a_study_is_cancelled_and_resumed_by_its_buttons(admin, queued):
     assert "queued" in facts(get(admin, f"/studies/{queued}"), "status")
 
 
-@pytest.mark.parametrize("more", ["0", "-1", "many", "1e9", "9" * 40])
-def test_more_trials_that_are_no_number_are_refused_on_a_page(admin, queued, more):
-    admin.post(f"/studies/{queued}/cancel")
-    answer = admin.post(f"/studies/{queued}/resume", data={"more_trials": more})
+@pytest.mark.parametrize(
+    ("role", "path", "sent", "status", "words"),
+    [
+        *(
+            ("admin", "{queued}/resume", {"more_trials": more}, 422, "is not a number of trials")
+            for more in ("0", "-1", "many", "1e9", "9" * 40)
+        ),
+        ("admin", f"{FINISHED}/cancel", {}, 409, "<h1>That does not fit any more</h1>"),
+        ("read", f"{FINISHED}/cancel", {}, 403, "needs the role submit"),
+        ("read", f"{FINISHED}/resume", {}, 403, "needs the role submit"),
+    ],
+)
+def test_what_cannot_be_done_is_said_on_a_page(changed, queued, role, path, sent, status, words):
+    with changed.client(role) as client:
+        answer = client.post(f"/studies/{path.format(queued=queued)}", data=sent)
 
-    assert answer.status_code == 422
-    assert "<h1>" in answer.text
+    assert answer.status_code == status
+    assert words in answer.text
 
 
-def test_what_cannot_be_cancelled_is_said_on_a_page(admin):
-    answer = admin.post(f"/studies/{FINISHED}/cancel")
+BEGUN = {"event": "trial_started", "ordinal": 1, "author": "llm", "rationale": "why not"}
+DECIDED = {"event": "config_decided", "ordinal": 1, "config": {"tp": 2, "compile": True}}
+WARMS_UP = {"event": "phase", "ordinal": 1, "phase": "warmup"}
+ENDED = {"event": "trial_finished", "ordinal": 1, "status": "measured", "words": "it ended"}
+REPEATED = {"event": "repeat_finished", "ordinal": 3, "words": "trial 3 repeated to compare"}
+NOISE = {"event": "noise_measured", "words": "rounds differ by 2.0 %"}
+OVER = {"event": "finished", "stop_reason": "all trials are used"}
 
-    assert answer.status_code == 409
-    assert "<h1>That does not fit any more</h1>" in answer.text
+
+@pytest.mark.parametrize(
+    ("events", "running", "repeating", "newest"),
+    [
+        ([BEGUN, ENDED, BEGUN], [1], "", "trial 1 is proposed by llm: why not"),
+        ([BEGUN, ENDED], [], "", "it ended"),
+        ([BEGUN, OVER], [], "", "the search ended: all trials are used"),
+        ([BEGUN, {"event": "study_started", "why": "resumed"}], [], "", "resumed"),
+        ([NOISE, REPEATED], [], REPEATED["words"], REPEATED["words"]),
+        ([REPEATED, NOISE], [], "", NOISE["words"]),
+    ],
+)
+def test_the_events_tell_what_happens_now(tmp_path, events, running, repeating, newest):
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in events))
+    now = live_status(path)
+
+    assert [each.ordinal for each in now.running] == running
+    assert (now.repeating, now.events[0].words) == (repeating, newest)
 
 
-def test_who_may_only_read_can_do_nothing_with_a_form(client):
-    assert client.post(f"/studies/{FINISHED}/cancel").status_code == 403
-    assert client.post(f"/studies/{FINISHED}/resume", data={}).status_code == 403
+def test_a_trial_under_way_is_told_with_what_it_sets_and_how_far_it_is(tmp_path):
+    path = tmp_path / "events.jsonl"
+    path.write_text("".join(f"{json.dumps(each)}\n" for each in (BEGUN, DECIDED, WARMS_UP)))
+    (running,) = live_status(path).running
+
+    assert (running.author, running.rationale) == ("llm", "why not")
+    assert (running.config, running.phase) == ({"tp": 2, "compile": True}, "warmup")
+
+
+def test_events_are_told_in_the_words_of_the_terminal_with_a_tone(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with path.open("w") as out:
+        progress, history = JsonProgress(out), testing.history()
+        for trial in (testing.trial(0, 0.25), testing.trial(1, 0.5), testing.trial(2, BROKEN)):
+            history = history.append(trial)
+            progress.trial_finished(trial, history)
+    last, second, first = live_status(path).events
+
+    assert first.words.startswith("trial 0 x (no configuration) 0.25 s best so far")
+    assert (first.tone, second.tone, last.tone) == ("good", "", "bad")
+    assert last.words.endswith("FAILED crash: rank 0 died of a fault")
+
+
+def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):
+    path, torn = tmp_path / "events.jsonl", '{"event": "trial_finished", "ordinal": 9'
+    lines = "".join(f"{json.dumps({**ENDED, 'words': str(n)})}\n" for n in range(5000))
+    path.write_text(lines + torn)
+    now = live_status(path)
+
+    assert (len(now.events), now.events[0].words) == (MOST_EVENTS, "4999")
+    assert now.end == path.stat().st_size - len(torn)
+    assert live_status(tmp_path / "none").end == 0
+
+
+ODD_LINES = [
+    b'{"event": "race_decided"}',
+    b'{"event": "phase", "ordinal": 7, "phase": "x"}',
+    b'{"event": "trial_finished", "ordinal": 1, "score": "NaN"}',
+    b'{"event": ["trial_started"]}',
+]
+
+
+@given(st.lists(st.one_of(st.binary(max_size=60), st.sampled_from(ODD_LINES)), max_size=12))
+def test_whatever_is_in_the_file_something_can_be_told(tmp_path_factory, lines):
+    path = tmp_path_factory.mktemp("noise") / "events.jsonl"
+    path.write_bytes(b"\n".join(lines))
+
+    assert live_status(path).end <= path.stat().st_size

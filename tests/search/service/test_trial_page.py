@@ -21,43 +21,38 @@ HERE = f"/studies/{STUDY}/trials"
 
 
 @pytest.fixture
-def client(serve, tmp_path):
-    """A client of a service over a store that a function made; gives what puts trials into it."""
-    opened = []
+def made(reader_of, tmp_path):
+    """A client of a service over a store with trial 0 as a function makes it from the store."""
 
-    def start(fill: Callable[[Store], None]):
+    def start(outcome: Callable[[Store], Outcome], exchange: LlmExchange | None = None):
         with closing(Store(tmp_path / "store")) as store:
             store.create(STUDY, replace(testing.study(), strategy="offline"), "test")
-            fill(store)
-        opened.append(serve(store.root).client("read"))
-        return opened[-1]
+            policy = Policy(source="x = 0\n", author="x", rationale="more")
+            trial = testing.trial(0, outcome(store), {"tp": 1, "pp": 1})
+            intent = PendingTrial(
+                ordinal=0, policy=policy, started_at=trial.started_at, exchange=None
+            )
+            stored = store.begin(STUDY, intent, exchange)
+            store.finish(STUDY, replace(trial, policy=policy, exchange=stored.exchange))
+        return reader_of(store.root)
 
-    yield start
-    for each in opened:
-        each.close()
-
-
-def put(store: Store, ordinal: int, outcome: Outcome | float, exchange: LlmExchange | None = None):
-    """Put one trial on record, made from the policy of the one before."""
-    parent = Policy(source=f"x = {ordinal - 1}\n", author="x").digest if ordinal else None
-    policy = Policy(source=f"x = {ordinal}\n", author="x", rationale="more", parent=parent)
-    trial = replace(testing.trial(ordinal, outcome, {"tp": ordinal + 1, "pp": 1}), policy=policy)
-    with store.lock(STUDY):
-        intent = PendingTrial(
-            ordinal=ordinal, policy=policy, started_at=trial.started_at, exchange=None
-        )
-        stored = store.begin(STUDY, intent, exchange)
-        store.finish(STUDY, replace(trial, exchange=stored.exchange))
+    return start
 
 
-def log(store: Store, text: str, name: str = "rank0.log") -> Artifact:
-    """Keep what a rank wrote."""
-    return store.artifacts.keep_text(text, name)
+def with_files(**files: str) -> Callable[[Store], Outcome]:
+    """A failed trial with these files; `__` in their names stands for a dot."""
+
+    def outcome(store: Store) -> Outcome:
+        kept = [
+            store.artifacts.keep_text(text, name.replace("__", ".")) for name, text in files.items()
+        ]
+        return replace(testing.failed(), artifacts=tuple(kept))
+
+    return outcome
 
 
-def test_settings_are_beside_those_of_the_best_and_of_the_parent(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials/3")
+def test_settings_are_beside_those_of_the_best_and_of_the_parent(client):
+    page = get(client, f"/studies/{FINISHED}/trials/3")
 
     assert table(page, "Differences are marked") == [
         ["pp", "2", "≠ 1", "≠ 1"],
@@ -66,9 +61,8 @@ def test_settings_are_beside_those_of_the_best_and_of_the_parent(served):
     assert links(page)["Compare with the best"] == (f"/compare?side={FINISHED}:3&side={FINISHED}:2")
 
 
-def test_a_measured_trial_shows_samples_time_and_metrics(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials/1")
+def test_a_measured_trial_shows_samples_time_and_metrics(client):
+    page = get(client, f"/studies/{FINISHED}/trials/1")
 
     charts = [each.text for svg in page.all("svg") for each in svg.children if each.name == "title"]
     assert "Step times of the launches of trial 1" in charts
@@ -77,7 +71,7 @@ def test_a_measured_trial_shows_samples_time_and_metrics(served):
     assert "trial 2 is the best of the study" in page.text
 
 
-def test_a_failure_tells_its_cause_and_how_ranks_ended(client):
+def test_a_failure_tells_its_cause_and_how_ranks_ended(made):
     launched = LaunchRecord(
         argv=("torchrun", "train.py", "--name=a b"),
         environment={"OMP_NUM_THREADS": "1"},
@@ -90,7 +84,7 @@ def test_a_failure_tells_its_cause_and_how_ranks_ended(client):
         ),
     )
     failed = testing.failed(FailureKind.CRASH, message=f"rank 1: {HOSTILE}")
-    page = get(client(lambda store: put(store, 0, replace(failed, launched=launched))), f"{HERE}/0")
+    page = get(made(lambda _: replace(failed, launched=launched)), f"{HERE}/0")
 
     assert "crash at launch" in page.text
     assert page.find("launch1-command").text == "torchrun train.py '--name=a b'"
@@ -98,49 +92,39 @@ def test_a_failure_tells_its_cause_and_how_ranks_ended(client):
     assert "first error of rank 1Error: <img src=x onerror=alert(1)>&'\"" in page.text
 
 
-def test_a_log_shows_its_end_first_and_control_characters_as_signs(client):
+def test_a_log_shows_its_end_first_and_control_characters_as_escapes(made):
     text = "".join(f"step {n}\n" for n in range(20_000)) + "\x1b[31mlast\x1b[0m\rover\u202e\n"
+    client = made(with_files(rank0__log=text))
+    page, whole = get(client, f"{HERE}/0"), get(client, f"{HERE}/0/log?name=rank0.log")
 
-    def fill(store: Store) -> None:
-        put(store, 0, replace(testing.failed(), artifacts=(log(store, text),)))
-
-    made = client(fill)
-    page, whole = get(made, f"{HERE}/0"), get(made, f"{HERE}/0/log?name=rank0.log")
     (short,) = [each for each in page.all("pre") if "rank0.log" in each.attributes["aria-label"]]
     (end,) = whole.all("pre")
     for shown in (short.text, end.text):
-        assert shown.endswith("step 19999\n^[[31mlast^[[0m^M\nover<U+202E>")
+        assert shown.endswith("step 19999\n\\u001b[31mlast\\u001b[0m\nover\\u202e")
         assert shown.startswith("step ")
     assert len(end.text) > len(short.text)
-    (before,) = get(made, f"{HERE}/0/log{links(whole)['Earlier'].partition('/log')[2]}").all("pre")
+    (before,) = get(client, f"{HERE}/0/log{links(whole)['Earlier'].partition('/log')[2]}").all(
+        "pre"
+    )
     first, last = end.text.split("\n")[0], before.text.split("\n")[-1]
     assert int(last.split()[1]) + 1 == int(first.split()[1])
 
 
-@pytest.mark.parametrize(
-    ("asked", "status"),
-    [
+def test_only_logs_of_the_trial_are_read(made):
+    client = made(with_files(rank0__log="here\n", job__json="{}"))
+    for asked, status in [
         ("name=../../cclsearch.db", 404),
         ("name=/etc/passwd", 404),
         ("name=job.json", 404),
         ("name=rank0.log&end=-1", 422),
         ("", 422),
-    ],
-)
-def test_only_logs_of_the_trial_are_read(client, asked, status):
-    def fill(store: Store) -> None:
-        kept = (log(store, "here\n"), log(store, "{}", "job.json"))
-        put(store, 0, replace(testing.failed(), artifacts=kept))
-
-    get(client(fill), f"{HERE}/0/log?{asked}", status)
+    ]:
+        get(client, f"{HERE}/0/log?{asked}", status)
 
 
-def test_a_file_that_is_gone_is_named_with_the_reason(client):
-    def fill(store: Store) -> None:
-        gone = Artifact(name="rank0.log", digest="ab" * 32, size_bytes=10)
-        put(store, 0, replace(testing.failed(), artifacts=(gone,)))
-
-    page = get(client(fill), f"{HERE}/0")
+def test_a_file_that_is_gone_is_named_with_the_reason(made):
+    gone = Artifact(name="rank0.log", digest="ab" * 32, size_bytes=10)
+    page = get(made(lambda _: replace(testing.failed(), artifacts=(gone,))), f"{HERE}/0")
 
     (row,) = table(page, "Traces open in ui.perfetto.dev")
     assert row[:2] == ["rank0.log", "10 B"]
@@ -148,19 +132,15 @@ def test_a_file_that_is_gone_is_named_with_the_reason(client):
     assert "Download" not in links(page)
 
 
-def test_a_trace_can_be_opened_and_other_files_cannot(client):
-    def fill(store: Store) -> None:
-        kept = tuple(log(store, "{}", name) for name in ("rank0_trace.json.gz", "job.json"))
-        put(store, 0, replace(testing.measured(), artifacts=kept))
-
-    page = get(client(fill), f"{HERE}/0")
+def test_a_trace_can_be_opened_and_other_files_cannot(made):
+    page = get(made(with_files(rank0_trace__json__gz="{}", job__json="{}")), f"{HERE}/0")
 
     (button,) = [each for each in page.all("button") if "data-trace" in each.attributes]
     assert button.attributes["data-trace"] == f"/api/v1{HERE}/0/files/rank0_trace.json.gz"
     assert "hidden" in button.attributes
 
 
-def test_a_conversation_is_told_once_in_turns_with_its_cost(client):
+def test_a_conversation_is_told_once_in_turns_with_its_cost(made):
     ask = {"role": "user", "content": [{"type": "text", "text": f"propose {HOSTILE}"}]}
     tool = {"type": "tool_use", "id": "a", "name": "submit_policy", "input": {"code": "x = 1"}}
     objection = [{"type": "tool_result", "tool_use_id": "a", "content": "it has no function"}]
@@ -180,7 +160,7 @@ def test_a_conversation_is_told_once_in_turns_with_its_cost(client):
         latency_s=2.0,
         request_count=2,
     )
-    page = get(client(lambda store: put(store, 0, 0.5, exchange)), f"{HERE}/0/transcript")
+    page = get(made(lambda _: testing.measured(), exchange), f"{HERE}/0/transcript")
 
     said = [" ".join(each.text.split()) for each in page.all("pre")]
     assert said[0] == "be brief"
@@ -190,18 +170,16 @@ def test_a_conversation_is_told_once_in_turns_with_its_cost(client):
     assert "100" in page.text
 
 
-def test_a_conversation_that_cannot_be_read_is_said_to_be_so(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials/1/transcript")
+def test_a_conversation_that_cannot_be_read_is_said_to_be_so(client):
+    page = get(client, f"/studies/{FINISHED}/trials/1/transcript")
 
     assert "The texts cannot be read" in page.text
     assert "price not known" in page.text
 
 
 @pytest.mark.parametrize("rest", ["9", "x", "-1", "9" * 20, "0/transcript", "9/log?name=a.log"])
-def test_what_a_trial_does_not_have_is_a_page_that_says_so(served, rest):
-    with served.client("read") as client:
-        answer = client.get(f"/studies/{FINISHED}/trials/{rest}", headers={"accept": "text/html"})
+def test_what_a_trial_does_not_have_is_a_page_that_says_so(client, rest):
+    answer = client.get(f"/studies/{FINISHED}/trials/{rest}", headers={"accept": "text/html"})
 
     assert answer.status_code in (404, 422)
     assert "<h1>" in answer.text

@@ -18,9 +18,8 @@ from tests.support import records as testing
 MANY = "20260301-000000-many"
 
 
-def test_a_row_tells_what_a_trial_set_and_reached(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials")
+def test_a_row_tells_what_a_trial_set_and_reached(client):
+    page = get(client, f"/studies/{FINISHED}/trials")
 
     rows = table(page, "4 trials")
     assert [row[1] for row in rows] == ["0", "1", "2 ★ the best", "3"]
@@ -30,11 +29,10 @@ def test_a_row_tells_what_a_trial_set_and_reached(served):
     assert links(page)["2"] == f"/studies/{FINISHED}/trials/2"
 
 
-def test_a_heading_sorts_by_it_and_then_the_other_way(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials")
-        up = get(client, f"/studies/{FINISHED}/trials{links(page)['step_time']}")
-        down = get(client, f"/studies/{FINISHED}/trials{links(up)['step_time']}")
+def test_a_heading_sorts_by_it_and_then_the_other_way(client):
+    page = get(client, f"/studies/{FINISHED}/trials")
+    up = get(client, f"/studies/{FINISHED}/trials{links(page)['step_time']}")
+    down = get(client, f"/studies/{FINISHED}/trials{links(up)['step_time']}")
 
     assert [row[2] for row in table(up, "4 trials")] == ["0.25 s", "0.4 s", "0.5 s", "failed"]
     assert [row[2] for row in table(down, "4 trials")] == ["0.5 s", "0.4 s", "0.25 s", "failed"]
@@ -53,18 +51,16 @@ def test_a_heading_sorts_by_it_and_then_the_other_way(served):
         ("author=llm&sort=config.tp&order=down", ["3", "2 ★ the best", "1", "0"]),
     ],
 )
-def test_only_trials_that_fit_are_shown(served, asked, ordinals):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials?{asked}")
+def test_only_trials_that_fit_are_shown(client, asked, ordinals):
+    page = get(client, f"/studies/{FINISHED}/trials?{asked}")
 
     caption = next(iter(page.all("caption"))).text
     assert "the filter" in caption
     assert [row[1] for row in table(page, caption.split()[0])] == ordinals
 
 
-def test_chosen_columns_are_shown_and_stay_chosen_when_sorted(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials?columns=config.pp")
+def test_chosen_columns_are_shown_and_stay_chosen_when_sorted(client):
+    page = get(client, f"/studies/{FINISHED}/trials?columns=config.pp")
 
     headings = [each.text for each in page.all("th") if each.attributes.get("scope") == "col"]
     assert headings == ["Trial", "step_time", "Launches", "pp", "By", "Notes"]
@@ -73,25 +69,22 @@ def test_chosen_columns_are_shown_and_stay_chosen_when_sorted(served):
     assert "columns=config.pp" in links(page)["pp"]
 
 
-def test_nothing_that_fits_is_said_in_words(served):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials?author=nobody")
+def test_nothing_that_fits_is_said_in_words(client):
+    page = get(client, f"/studies/{FINISHED}/trials?author=nobody")
 
     assert "No matching trials" in page.text
     assert links(page)["Show all"] == f"/studies/{FINISHED}/trials"
 
 
 @pytest.mark.parametrize("asked", ["sort=%22'", "order=sideways", "limit=100000", "kind=none"])
-def test_what_cannot_be_asked_is_refused_in_words(served, asked):
-    with served.client("read") as client:
-        page = get(client, f"/studies/{FINISHED}/trials?{asked}", status=422)
+def test_what_cannot_be_asked_is_refused_in_words(client, asked):
+    page = get(client, f"/studies/{FINISHED}/trials?{asked}", status=422)
 
     assert "That does not work like this" in page.text
 
 
-def test_a_study_that_is_not_there_has_no_trials(served):
-    with served.client("read") as client:
-        get(client, "/studies/20260101-000009-aaaa/trials", status=404)
+def test_a_study_that_is_not_there_has_no_trials(client):
+    get(client, "/studies/20260101-000009-aaaa/trials", status=404)
 
 
 def test_the_spreadsheet_has_the_rows_that_fit_and_runs_no_formula(serve, tmp_path):

@@ -4,21 +4,45 @@ import errno
 import json
 import os
 import signal
+from collections import defaultdict
 from contextlib import closing
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from records.store.store import Store
 from search.service import runner as module
 from search.service.queue import Delivery, State
-from search.service.runner import run_folder
+from search.service.runner import next_up, run_folder
 from tests.search.service.queueing import Queue, alive, submission
+
+QUEUES = st.lists(
+    st.builds(
+        submission,
+        st.uuids().map(str),
+        devices=st.sampled_from(["a", "b"]),
+        parallel_studies=st.integers(1, 3),
+    ),
+    max_size=8,
+)
+
+
+def no_files(*_given, **_more):
+    raise OSError(errno.EMFILE, "Too many open files")
 
 
 @pytest.fixture
 def queue(tmp_path):
     with closing(Queue(tmp_path / "store")) as queue:
         yield queue
+
+
+@pytest.fixture
+def running(queue):
+    """The process that searches the study `one`."""
+    queue.submit("one")
+    return queue.until_acts("one")
 
 
 def test_studies_of_one_environment_run_one_after_the_other_oldest_first(queue):
@@ -34,16 +58,14 @@ def test_studies_of_one_environment_run_one_after_the_other_oldest_first(queue):
     assert len(queue.starts("one")) == len(queue.starts("two")) == 1
 
 
-def test_a_new_service_finds_the_process_of_the_one_before_and_starts_no_second(queue):
-    queue.submit("one")
-    process = queue.until_acts("one")
+def test_a_new_service_finds_the_process_of_the_one_before_and_starts_no_second(queue, running):
     queue.restart()
     for _ in range(3):
         queue.tick()
 
     assert queue.found("one").state is State.RUNNING
-    assert queue.starts("one") == [process]
-    assert alive(process)
+    assert queue.starts("one") == [running]
+    assert alive(running)
 
 
 def test_a_service_killed_after_it_started_a_process_and_before_it_could_note_it_adopts_it(queue):
@@ -74,6 +96,9 @@ def test_a_service_killed_while_it_takes_a_study_in_has_it_or_not(queue, is_reco
     else:
         queue.table.add(submission(), ("ci", "key", "digest"))
     queue.restart()
+    with queue.scheduler.submitting:  # somebody records it at this moment
+        queue.tick()
+        assert queue.found("one").state is State.PENDING
     queue.scheduler.recover_pending(queue.table, queue.store)
 
     row = queue.table.find("one")
@@ -81,21 +106,23 @@ def test_a_service_killed_while_it_takes_a_study_in_has_it_or_not(queue, is_reco
     assert queue.table.submitted_with("ci", "key") is None
 
 
-def test_a_search_that_says_why_it_cannot_go_on_failed_for_that_reason(queue):
-    queue.submit("one", "refuse torch is not installed")
+@pytest.mark.parametrize(
+    ("act", "message", "starts"),
+    [
+        ("refuse torch is not installed", "torch is not installed", 1),
+        (
+            "crash Illegal instruction",
+            "its process was lost 4 times: Illegal instruction",
+            module.MOST_CRASHES + 1,
+        ),
+    ],
+)
+def test_a_search_that_cannot_go_on_failed_with_its_reason(queue, act, message, starts):
+    queue.submit("one", act)
 
     over = queue.until_over("one")
-    assert (over.state, over.message) == (State.FAILED, "torch is not installed")
-    assert queue.starts("one") and len(queue.starts("one")) == 1
-
-
-def test_a_lost_process_is_started_again_until_it_gets_nowhere_too_often(queue):
-    queue.submit("one", "crash Illegal instruction")
-
-    over = queue.until_over("one")
-    assert over.state is State.FAILED
-    assert over.message == "its process was lost 4 times: Illegal instruction"
-    assert len(queue.starts("one")) == module.MOST_CRASHES + 1
+    assert (over.state, over.message) == (State.FAILED, message)
+    assert len(queue.starts("one")) == starts
 
 
 def test_a_lost_process_that_got_somewhere_is_not_counted_against_the_study(queue):
@@ -116,23 +143,14 @@ def test_what_a_killed_search_left_of_a_line_is_not_part_of_the_next_event(queue
     assert len(started) == module.MOST_CRASHES + 1
 
 
-def test_cancelling_asks_the_process_to_end(queue):
-    queue.submit("one")
-    process = queue.until_acts("one")
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_cancelling_asks_the_process_to_end_also_after_a_restart(queue, running, is_restarted):
     queue.table.change_from("one", State.RUNNING, State.CANCELLING)
+    if is_restarted:
+        queue.restart()
 
     assert queue.until_over("one").state is State.CANCELLED
-    assert not alive(process)
-
-
-def test_a_study_cancelled_while_the_service_was_down_is_ended_when_it_is_back(queue):
-    queue.submit("one")
-    process = queue.until_acts("one")
-    queue.table.change_from("one", State.RUNNING, State.CANCELLING)
-    queue.restart()
-
-    assert queue.until_over("one").state is State.CANCELLED
-    assert not alive(process)
+    assert not alive(running)
 
 
 def test_a_process_that_does_not_end_when_it_is_told_to_is_killed(queue, monkeypatch):
@@ -157,9 +175,8 @@ def test_a_study_cancelled_before_its_process_started_never_starts(queue):
     assert queue.store.find("one").status == "interrupted"
 
 
+@pytest.mark.usefixtures("running")
 def test_a_search_that_finished_although_it_was_cancelled_is_finished(queue):
-    queue.submit("one")
-    queue.until_acts("one")
     queue.store.update("one", status="finished")
     queue.table.change_from("one", State.RUNNING, State.CANCELLING)
 
@@ -178,13 +195,11 @@ def test_nothing_starts_while_somebody_searches_the_same_records_by_hand(queue):
     assert queue.scheduler.waits_for is None
 
 
-def test_a_study_that_is_gone_on_with_by_hand_keeps_its_devices(queue):
-    queue.submit("one")
+def test_a_study_that_is_gone_on_with_by_hand_keeps_its_devices(queue, running):
     queue.submit("two")
-    process = queue.until_acts("one")
     with closing(Store(queue.root)) as other, other.lock("one"):
-        os.kill(process, signal.SIGKILL)
-        queue.until(lambda: not alive(process))
+        os.kill(running, signal.SIGKILL)
+        queue.until(lambda: not alive(running))
         queue.tick()
         queue.tick()
         assert queue.found("one").state is State.RUNNING
@@ -203,58 +218,44 @@ def test_what_cannot_be_started_stays_in_the_queue_and_is_told(queue):
     assert queue.scheduler.faults == ()
 
 
-def test_a_process_of_another_user_is_a_fault_and_not_the_end_of_the_keeper(queue, monkeypatch):
-    def refuse(*_):
+@pytest.mark.usefixtures("running")
+def test_what_the_system_refuses_is_a_fault_and_not_the_end_of_the_keeper(queue, monkeypatch):
+    def foreign(*_given):
         raise PermissionError
 
-    queue.submit("one")
-    queue.until_acts("one")
-    queue.table.change_from("one", State.RUNNING, State.CANCELLING)
     with monkeypatch.context() as patched:
-        patched.setattr(os, "kill", refuse)
-        queue.tick()
-        assert "belongs to another user" in queue.scheduler.faults[0]
-
-
-def test_a_want_of_files_does_not_end_the_keeper(queue, monkeypatch):
-    def refuse(*_given):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    queue.submit("one")
-    queue.until_acts("one")
-    with monkeypatch.context() as patched:
-        patched.setattr("search.service.runner.claim", refuse)
+        patched.setattr(module, "claim", no_files)
         queue.tick()
         assert "Too many open files" in queue.scheduler.faults[0]
         assert queue.found("one").state is State.RUNNING
+    queue.table.change_from("one", State.RUNNING, State.CANCELLING)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "kill", foreign)
+        queue.tick()
+        assert "belongs to another user" in queue.scheduler.faults[0]
     queue.tick()
     assert queue.scheduler.faults == ()
 
 
-def test_a_keeper_that_cannot_open_the_records_for_a_while_lives_on(queue, tmp_path, monkeypatch):
-    def refuse(*_given, **_more):
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    scheduler = module.Scheduler(tmp_path / "other")
+@pytest.mark.parametrize("trouble", ["no files", "garbage"])
+def test_a_keeper_that_cannot_open_its_files_for_a_while_lives_on(
+    queue, tmp_path, monkeypatch, trouble
+):
+    scheduler, table = module.Scheduler(tmp_path / "other"), tmp_path / "other/service/queue.db"
     with monkeypatch.context() as patched:
-        patched.setattr(module, "Store", refuse)
+        if trouble == "garbage":
+            table.parent.mkdir(parents=True)
+            table.write_bytes(b"garbage" * 1000)
+        else:
+            patched.setattr(module, "Store", no_files)
         scheduler.start()
-        queue.until(lambda: "Too many open files" in str(scheduler.faults))
+        queue.until(lambda: scheduler.faults)
         assert scheduler.lives
+        if trouble == "garbage":
+            table.unlink()
     queue.until(lambda: scheduler.wake() or not scheduler.faults)
     assert scheduler.lives
     scheduler.close()
-
-
-def test_a_study_that_failed_to_be_taken_in_is_settled_at_the_next_look(queue):
-    queue.submit("one")
-    queue.table.change_from("one", State.QUEUED, State.PENDING)
-    with queue.scheduler.submitting:  # somebody records it at this moment
-        queue.tick()
-        assert queue.found("one").state is State.PENDING
-
-    queue.until_acts("one")
-    assert queue.found("one").state is State.RUNNING
 
 
 def test_a_record_that_is_gone_is_a_failure_with_words(queue):
@@ -277,17 +278,32 @@ def test_an_end_is_laid_out_for_those_who_are_told(tmp_path):
         assert [each.body for each in queue.table.deliveries()] == ['{"status": "failed"}']
 
 
-def test_a_keeper_over_a_garbage_queue_lives_on_and_works_once_it_is_gone(queue, tmp_path):
-    root = tmp_path / "other"
-    (root / "service").mkdir(parents=True)
-    (root / "service" / "queue.db").write_bytes(b"garbage" * 1000)
-    scheduler = module.Scheduler(root)
-    scheduler.start()
-    try:
-        queue.until(lambda: scheduler.faults)
-        assert scheduler.lives
-        (root / "service" / "queue.db").unlink()
-        queue.until(lambda: scheduler.wake() or not scheduler.faults)
-        assert scheduler.lives
-    finally:
-        scheduler.close()
+@given(QUEUES)
+def test_devices_never_bear_more_than_the_strictest_of_those_on_them_allows(queue):
+    running = ()
+    while queue:
+        started = next_up(queue, running)
+        running = (*running, *started)
+        on = defaultdict(list)
+        for one in running:
+            on[one.devices].append(one.parallel_studies)
+        assert all(len(there) <= min(there) for there in on.values())
+        assert started or running  # something goes on, or the queue would stand for ever
+        queue = [one for one in queue if one not in started]
+        running = running[1:]
+
+
+@given(QUEUES)
+def test_on_one_device_nobody_overtakes_who_came_earlier(queue):
+    started = next_up(queue, ())
+
+    for devices in "ab":
+        there = [one for one in queue if one.devices == devices]
+        count = sum(one.devices == devices for one in started)
+        assert [one for one in started if one.devices == devices] == there[:count]
+
+
+def test_environments_that_share_devices_wait_for_each_other():
+    first, second = submission("first"), submission("second", parallel_studies=2)
+
+    assert next_up([second], [first]) == next_up([first], [second]) == ()

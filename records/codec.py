@@ -32,12 +32,7 @@ def to_json(value: object, *, indent: int | None = None) -> str:
 
 def from_json(kind: type[T], text: str) -> T:
     """Value of `kind` from its text; raises `CodecError` naming the first field that is wrong."""
-    try:
-        value: T = _adapter(cast(Hashable, kind)).validate_json(text)
-    except ValidationError as error:
-        name = getattr(kind, "__name__", "value")  # a union has none
-        raise CodecError(f"{name}: {first_problem(error)}") from error
-    return value
+    return _checked(kind, lambda adapter: adapter.validate_json(text))
 
 
 def from_fields(kind: type[T], fields: Mapping[str, object]) -> T:
@@ -45,11 +40,15 @@ def from_fields(kind: type[T], fields: Mapping[str, object]) -> T:
 
     Raises `CodecError` naming the first field that is wrong.
     """
+    return _checked(kind, lambda adapter: adapter.validate_python(fields))
+
+
+def _checked(kind: type[T], validate: Callable[[TypeAdapter[T]], T]) -> T:
     try:
-        value: T = _adapter(cast(Hashable, kind)).validate_python(fields)
+        return validate(_adapter(cast(Hashable, kind)))
     except ValidationError as error:
-        raise CodecError(f"{kind.__name__}: {first_problem(error)}") from error
-    return value
+        name = getattr(kind, "__name__", "value")  # a union has none
+        raise CodecError(f"{name}: {first_problem(error)}") from error
 
 
 def from_document(kind: type[T], data: object) -> T:
@@ -71,16 +70,9 @@ def with_texts(value: T, change: Callable[[str], str]) -> T:
 
     Raises `CodecError` where a text may not be what it was changed to.
     """
-    adapter = _adapter(cast(Hashable, type(value)))
-    data = adapter.dump_python(value, mode="json")
+    data = _adapter(cast(Hashable, type(value))).dump_python(value, mode="json")
     changed = _with_texts(data, change)
-    if changed == data:
-        return value
-    try:
-        rebuilt: T = adapter.validate_json(json.dumps(changed))
-    except ValidationError as error:
-        raise CodecError(f"{type(value).__name__}: {first_problem(error)}") from error
-    return rebuilt
+    return value if changed == data else from_json(type(value), json.dumps(changed))
 
 
 def _with_texts(data: Any, change: Callable[[str], str]) -> Any:

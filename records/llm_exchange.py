@@ -1,6 +1,6 @@
 """One conversation with a language model: what was asked, what came back, what it cost."""
 
-from dataclasses import astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, fields
 from typing import Self
 
 SUBMITTED = "submitted"
@@ -21,12 +21,8 @@ class TokenUsage:
         return sum(astuple(self))
 
     def __add__(self, other: "TokenUsage") -> "TokenUsage":
-        return TokenUsage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
-            cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
-        )
+        own, others = asdict(self), asdict(other)
+        return TokenUsage(**{name: count + others[name] for name, count in own.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,14 +61,8 @@ class ExchangeSummary:
     @classmethod
     def of(cls, digest: str, exchange: LlmExchange) -> Self:
         """What is listed of an exchange that is stored under this digest."""
-        return cls(
-            digest=digest,
-            model=exchange.model,
-            result=exchange.result,
-            usage=exchange.usage,
-            latency_s=exchange.latency_s,
-            request_count=exchange.request_count,
-        )
+        names = [field.name for field in fields(cls) if field.name != "digest"]
+        return cls(digest=digest, **{name: getattr(exchange, name) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -51,6 +51,16 @@ class Message:
             raise StudyError("[[message]] reduce_op avg has no meaning with whole numbers")
 
 
+_LEAST = {
+    1: (
+        *("global_batch", "sequence_length", "output_length", "layer_count", "hidden_size"),
+        *("head_count", "kv_head_count", "head_size", "ffn_size", "vocab_size"),
+        *("parameter_count", "experts_per_token", "expert_ffn_size"),
+    ),
+    0: ("expert_count", "shared_expert_count", "dense_layer_count"),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
     """The work every trial must do; `None` where a card does not say.
@@ -96,20 +106,9 @@ class Workload:
                 f"[workload] phase {self.phase!r} exchanges no messages of its own; leave "
                 "[[message]] out, or set phase to 'communication'"
             )
-        at_least("workload", 1, global_batch=self.global_batch)
-        at_least("workload", 1, sequence_length=self.sequence_length)
-        at_least("workload", 1, layer_count=self.layer_count, hidden_size=self.hidden_size)
-        at_least("workload", 1, head_count=self.head_count, kv_head_count=self.kv_head_count)
-        at_least("workload", 1, head_size=self.head_size)
         above_zero("workload", requests_per_s=self.requests_per_s)
-        at_least("workload", 1, ffn_size=self.ffn_size, vocab_size=self.vocab_size)
-        at_least("workload", 1, parameter_count=self.parameter_count)
-        at_least("workload", 0, expert_count=self.expert_count)
-        at_least("workload", 1, experts_per_token=self.experts_per_token)
-        at_least("workload", 0, shared_expert_count=self.shared_expert_count)
-        at_least("workload", 1, expert_ffn_size=self.expert_ffn_size)
-        at_least("workload", 0, dense_layer_count=self.dense_layer_count)
-        at_least("workload", 1, output_length=self.output_length)
+        for least, names in _LEAST.items():
+            at_least("workload", least, **{name: getattr(self, name) for name in names})
 
     @property
     def tokens_per_step(self) -> int:

@@ -306,10 +306,12 @@ class Plan:
 def plan_removal(records: Store, rules: Rules, safe_age_s: float = SAFE_AGE_S) -> Plan:
     """Look what can go; nothing is changed."""
     files = list(records.artifacts.all())
-    uncited = records.citations.uncited({kept.digest for kept in files})
+    cited: dict[str, list[FileReference]] = defaultdict(list)
+    for each in records.citations.all():
+        cited[each.digest].append(each)
+    uncited = records.citations.uncited({kept.digest for kept in files} - cited.keys())
     loose = [*records.artifacts.leftovers(), *(kept for kept in files if kept.digest in uncited)]
     safe_s = time.time() - safe_age_s
-    cited = _cited(records, [kept for kept in files if kept.digest not in uncited])
     unfinished = _unfinished(records, files, cited)
     gone = {*uncited, *(kept.digest for kept, _ in unfinished)}
     traces: Sequence[Trace] = ()
@@ -349,15 +351,6 @@ def collect(records: Store, plan: Plan, safe_age_s: float = SAFE_AGE_S) -> tuple
     removable += [(trace.kept, _before_s(removed_at)) for trace in plan.traces]
     gone = [kept for kept, before_s in removable if records.artifacts.remove(kept, before_s)]
     return len(gone), sum(kept.disk_bytes for kept in gone)
-
-
-def _cited(records: Store, files: Iterable[StoredFile]) -> Mapping[str, Sequence[FileReference]]:
-    """Who cites these files."""
-    cited: dict[str, list[FileReference]] = {kept.digest: [] for kept in files}
-    for citation in records.citations.all() if cited else ():
-        if citation.digest in cited:
-            cited[citation.digest].append(citation)
-    return cited
 
 
 def _unfinished(

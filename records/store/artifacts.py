@@ -31,37 +31,22 @@ _LEAST_THREADED_BYTES = 8 << 20
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What was read of a source: the digest of its content and its size."""
-
-    digest: str
-    size_bytes: int
-
-
 class _Source(Protocol):
     def readinto(self, buffer: memoryview, /) -> int | None: ...
 
 
-def is_packed_already(source: BinaryIO) -> bool:
-    """Whether a source begins as gzip or zstd do: packed twice, no reader would know it."""
-    start = source.read(len(_ZSTD))
-    source.seek(0)
-    return start.startswith((_GZIP, _ZSTD))
-
-
-def copy_plain(source: BinaryIO, out: BinaryIO) -> Copied:
-    """Copy a source as it is."""
+def copy_plain(source: BinaryIO, out: BinaryIO) -> tuple[str, int]:
+    """Copy a source as it is; return the digest of its content and its size."""
     digest, size_bytes = hashlib.sha256(), 0
     while piece := source.read(_PIECE_BYTES):
         digest.update(piece)
         size_bytes += len(piece)
         out.write(piece)
-    return Copied(digest.hexdigest(), size_bytes)
+    return digest.hexdigest(), size_bytes
 
 
-def copy_packed(source: BinaryIO, out: BinaryIO, size_bytes: int) -> Copied:
-    """Copy a source of about `size_bytes` as one frame of zstd.
+def copy_packed(source: BinaryIO, out: BinaryIO, size_bytes: int) -> tuple[str, int]:
+    """Copy a source of about `size_bytes` as one frame of zstd, as `copy_plain` does.
 
     That of a large one is packed in a separate thread while its digest is computed in this one.
     """
@@ -172,9 +157,13 @@ class Artifacts:
             raise StoreError(
                 f"{digest[:80]!r} is not the digest of a stored file; the record was changed"
             )
-        plain = self._root / digest[:2] / digest
-        packed = plain.with_name(f"{digest}{PACKED}")
+        plain, packed = self._paths(digest)
         return packed if _stat(packed) else plain
+
+    def _paths(self, digest: str) -> tuple[Path, Path]:
+        """Where a file lies as it is, and in zstd."""
+        plain = self._root / digest[:2] / digest
+        return plain, plain.with_name(f"{digest}{PACKED}")
 
     def size(self, digest: str) -> int | None:
         """How many bytes a file takes on disk; None where it is missing."""
@@ -235,22 +224,13 @@ class Artifacts:
         """Every stored file, in no order; two of one digest where an older version kept one."""
         for path in self._root.glob("??/*"):
             digest = path.name.removesuffix(PACKED)
-            found = _stat(path)
-            if found and _DIGEST.fullmatch(digest) and digest.startswith(path.parent.name):
-                yield StoredFile(
-                    digest=digest,
-                    path=path,
-                    disk_bytes=found.st_size,
-                    kept_at_s=found.st_mtime,
-                )
+            if _DIGEST.fullmatch(digest) and digest.startswith(path.parent.name):
+                yield from _stored(path, digest)
 
     def leftovers(self) -> Iterator[StoredFile]:
         """What writers were writing, among them those that were killed; they have no digest."""
         for path in (*self._root.glob(f"{_INCOMING}*"), *self._root.glob(f"??/{_INCOMING}*")):
-            if found := _stat(path):
-                yield StoredFile(
-                    digest="", path=path, disk_bytes=found.st_size, kept_at_s=found.st_mtime
-                )
+            yield from _stored(path, digest="")
 
     def remove(self, kept: StoredFile, kept_before_s: float) -> bool:
         """Remove a stored file unless it was kept again since; whether it is gone.
@@ -271,14 +251,14 @@ class Artifacts:
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             with _incoming(self._root) as (out, path):
-                copied, is_packed = _copied(source, out, size_bytes)
+                digest, size_bytes, is_packed = _copied(source, out, size_bytes)
                 out.flush()
-                if not self._has(copied.digest):
+                if not self._has(digest):
                     os.fsync(out.fileno())
-                    self._place(path, copied.digest, is_packed=is_packed)
+                    self._place(path, digest, is_packed=is_packed)
         except OSError as error:
             raise StoreError(f"cannot keep {name} under {self._root}: {error.strerror}") from error
-        return Artifact(name=name, digest=copied.digest, size_bytes=copied.size_bytes)
+        return Artifact(name=name, digest=digest, size_bytes=size_bytes)
 
     def _has(self, digest: str) -> bool:
         """Whether a file is there, and whole; it then counts as new."""
@@ -294,9 +274,7 @@ class Artifacts:
 
     def _place(self, path: Path, digest: str, *, is_packed: bool) -> None:
         """Move what was written to its name, replacing a damaged file."""
-        plain = self._root / digest[:2] / digest
-        packed = plain.with_name(f"{digest}{PACKED}")
-        target, other = (packed, plain) if is_packed else (plain, packed)
+        target, other = self._paths(digest)[:: -1 if is_packed else 1]
         is_first = not target.parent.exists()
         target.parent.mkdir(mode=0o700, exist_ok=True)
         with self._excluding(fcntl.LOCK_SH):
@@ -328,16 +306,26 @@ def _incoming(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
         Path(name).unlink(missing_ok=True)
 
 
-def _copied(source: BinaryIO, out: BinaryIO, size_bytes: int) -> tuple[Copied, bool]:
-    """Copy a source, in zstd where that makes it smaller; whether it does."""
-    if not is_packed_already(source):
-        copied = copy_packed(source, out, size_bytes)
-        if out.tell() < copied.size_bytes:
-            return copied, True
+def _copied(source: BinaryIO, out: BinaryIO, size_bytes: int) -> tuple[str, int, bool]:
+    """Copy a source, in zstd where that makes it smaller; its digest, size and whether it does."""
+    start = source.read(len(_ZSTD))
+    source.seek(0)
+    if not start.startswith((_GZIP, _ZSTD)):  # packed twice, no reader would know it
+        digest, copied_bytes = copy_packed(source, out, size_bytes)
+        if out.tell() < copied_bytes:
+            return digest, copied_bytes, True
         source.seek(0)
         out.seek(0)
         out.truncate()
-    return copy_plain(source, out), False
+    return *copy_plain(source, out), False
+
+
+def _stored(path: Path, digest: str) -> Iterator[StoredFile]:
+    """The file, unless it is gone."""
+    if found := _stat(path):
+        yield StoredFile(
+            digest=digest, path=path, disk_bytes=found.st_size, kept_at_s=found.st_mtime
+        )
 
 
 def _pieces(source: BinaryIO) -> Iterator[bytes]:
@@ -413,8 +401,8 @@ class FileReferences:
                 yield FileReference(**row)
 
     def uncited(self, digests: set[str]) -> set[str]:
-        """Those of the digests that no record refers to and that appear in no journal."""
-        left = {digest.encode() for digest in digests - {each.digest for each in self.all()}}
+        """Those of the digests, which no record refers to, that appear in no journal either."""
+        left = {digest.encode() for digest in digests}
         with store_errors(self._root, "read"):
             for path in (self._root / FOLDER).glob(f"*{SUFFIX}") if left else ():
                 for text in _overlapping(path):

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from records.errors import StoreError
 from records.store.journal import unfinished_journals
-from records.store.rebuild import rebuild
 from records.store.rows import PendingTrial
 from records.store.store import Store
+from records.store.writer import rebuild
 from records.trial import Measured, Repeat, Trial
 from search.storage import Rules, collect, plan_removal
 from tests.support.records import EXCHANGE, failed, intent, measured, study, trial

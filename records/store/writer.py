@@ -1,19 +1,30 @@
 """The only writer of records: append entries to journals and apply them to the database.
 
 A change is committed when its line is in the journal of its study, on disk. One process writes at a
-time; if it is killed before the database has the change, the next process applies it.
+time; if it is killed before the database has the change, the next process applies it. Opening a
+store builds a database that is missing or unusable again; `rebuild` does so too, and skips damaged
+lines, where opening ends what is read of their study.
 """
 
 import logging
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from records.codec import to_json
 from records.errors import CodecError, StoreError, WriterBusy
-from records.store.database import Database, rebuild_command
+from records.store.database import (
+    DATABASE_NAME,
+    Database,
+    listed_studies,
+    open_database,
+    rebuild_command,
+    set_aside,
+    store_errors,
+)
 from records.store.index import apply_entry
 from records.store.journal import (
     FOLDER,
@@ -33,7 +44,7 @@ from records.store.journal import (
     unfinished_journals,
     write_whole,
 )
-from records.store.locks import hold_writer
+from records.store.locks import WAIT_S, hold_opening, hold_study, hold_writer
 
 REPORT_EVERY_S = 5.0
 _SHOWN_IDS = 3
@@ -57,15 +68,6 @@ class Progress:
             self.next_s += REPORT_EVERY_S
             share = self.read_bytes / max(1, self.total_bytes)
             _log.warning("reading the journals of %s: %.0f %%", self.root, 100 * share)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadLines:
-    """Lines of a journal that were applied, up to `end`, and which were not and why."""
-
-    end: JournalPosition
-    entry_count: int
-    unread: tuple[str, ...]
 
 
 class StoreWriter:
@@ -166,19 +168,21 @@ class StoreWriter:
             raise StoreError(self._lost_words([study_id]))
         if size_bytes == start.byte_count:
             return start
-        found = self.read(study_id, progress or Progress(self._root, size_bytes))
-        if found.unread:
+        end, _, unread = self.read(study_id, progress or Progress(self._root, size_bytes))
+        if unread:
             raise StoreError(
-                f"{path}, {found.unread[0]}; restore the file, or drop the line: "
+                f"{path}, {unread[0]}; restore the file, or drop the line: "
                 f"`{rebuild_command(self._root)}`"
             )
-        return found.end
+        return end
 
-    def read(self, study_id: str, progress: Progress, *, skip_damaged: bool = False) -> ReadLines:
+    def read(
+        self, study_id: str, progress: Progress, *, skip_damaged: bool = False
+    ) -> tuple[JournalPosition, int, tuple[str, ...]]:
         """Apply the lines that the database lacks, in one transaction; the caller is the writer.
 
         A line that cannot be used ends it, unless `skip_damaged`. A last line that was written in
-        part is cut off.
+        part is cut off. Return the end of what was read, its entries, and why lines were not used.
         """
         path, unread, entry_count = journal_path(self._root, study_id), list[str](), 0
         start = end = self._position(study_id)
@@ -199,7 +203,7 @@ class StoreWriter:
                     break
             if end != start:
                 self._save_position(study_id, end)
-        return ReadLines(end=end, entry_count=entry_count, unread=tuple(unread))
+        return end, entry_count, tuple(unread)
 
     def _refusal(self, study_id: str, line: JournalLine, after: JournalPosition) -> str | None:
         """Apply a line, or return why it cannot be used."""
@@ -237,3 +241,60 @@ class StoreWriter:
             "has of these studies can be read, not changed; restore the files, or drop what they "
             f"lack: `{rebuild_command(self._root)}`"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltStudy:
+    """What was read from one journal; `unread` says which lines were not used, and why."""
+
+    study_id: str
+    entries: int
+    trials: int
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuiltDatabase:
+    """A rebuilt database; `kept` is the path of the old one, None if there was none.
+
+    `without_journal` are studies that only the old database has.
+    """
+
+    studies: tuple[RebuiltStudy, ...]
+    kept: Path | None
+    without_journal: tuple[str, ...] = ()
+
+
+def rebuild(root: Path, report: Callable[[RebuiltStudy], None]) -> RebuiltDatabase:
+    """Replace the database with one built from the journals.
+
+    `report` is called for every study as it is read. Raises `StoreBusy` while a study is running.
+    """
+    sizes = journal_sizes(root)
+    if not sizes:
+        raise StoreError(
+            f"no journals in {root}; there is nothing to rebuild from. Restore them, or remove "
+            f"{DATABASE_NAME} to begin again"
+        )
+    with store_errors(root, "rebuild"), hold_writer(root):
+        for study_id in sizes:
+            with hold_study(root, study_id):
+                pass
+        listed = listed_studies(root)
+        with hold_opening(root):
+            kept = set_aside(root)
+        studies, progress = list[RebuiltStudy](), Progress(root, sum(sizes.values()))
+        with closing(open_database(root)) as db:
+            writer = StoreWriter(root, db, WAIT_S)
+            for study_id in sorted(sizes):
+                _, entries, unread = writer.read(study_id, progress, skip_damaged=True)
+                counted = db.execute("select trial_count from studies where id = ?", [study_id])
+                trials = sum(count for (count,) in counted)
+                studies.append(
+                    RebuiltStudy(study_id=study_id, entries=entries, trials=trials, unread=unread)
+                )
+                report(studies[-1])
+            db.mark_complete()
+    return RebuiltDatabase(
+        studies=tuple(studies), kept=kept, without_journal=tuple(sorted(listed - sizes.keys()))
+    )

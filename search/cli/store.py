@@ -13,7 +13,7 @@ import typer
 from evaluator.doctor import CheckResult, State
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
-from records.store.rebuild import RebuiltDatabase, RebuiltStudy, rebuild
+from records.store.writer import RebuiltDatabase, RebuiltStudy, rebuild
 from search import settings
 from search.cli.options import (
     JsonOption,

@@ -39,7 +39,7 @@ from records.store.journal import (
     journal_path,
 )
 from records.store.rows import PendingTrial
-from records.store.schema import create_tables
+from records.store.schema import SCHEMA
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
 
@@ -313,7 +313,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
     """Raise `StudyError` for records that no store can hold together, by having one hold them."""
     tried = Database("")  # on disk, without a name
     try:
-        create_tables(tried.connection)
+        tried.connection.executescript(SCHEMA)
         with tried.atomic():
             for entry in entries:
                 apply_entry(tried, study_id, entry.kind, to_json(entry))

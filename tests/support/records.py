@@ -18,9 +18,9 @@ from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.store.artifacts import PACKED
 from records.store.database import DATABASE_NAME
 from records.store.journal import FOLDER
-from records.store.rebuild import rebuild
 from records.store.rows import PendingTrial
 from records.store.store import Store
+from records.store.writer import rebuild
 from records.study import Dimension, Environment, Objective, SearchSpace, Study, Value
 from records.trial import (
     Artifact,

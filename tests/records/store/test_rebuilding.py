@@ -9,9 +9,8 @@ from records.errors import StoreBusy, StoreError
 from records.store import writer
 from records.store.database import open_database
 from records.store.locks import hold_writer
-from records.store.rebuild import rebuild
 from records.store.store import Store
-from records.store.writer import Progress, StoreWriter
+from records.store.writer import Progress, StoreWriter, rebuild
 from tests.support.records import fill, rows_of, rows_of_journals, study, trial
 
 

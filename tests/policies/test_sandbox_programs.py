@@ -28,34 +28,6 @@ def generate_config(workload: dict, environment: dict) -> dict:
     assert best.world == environment["accelerators"]
     return {k: v for k, v in asdict(replace(best, notes=[])).items() if k != "notes"}
 """
-CLASSES = """
-from abc import ABC, abstractmethod
-from typing import Any, ClassVar, NamedTuple, Optional, Protocol, TypedDict
-
-class Score(NamedTuple):
-    value: float
-    name: str
-
-class Model(ABC):
-    registry: ClassVar[list[type["Model"]]] = []
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        Model.registry.append(cls)
-    @abstractmethod
-    def score(self, workload: dict[str, Any]) -> Score: ...
-
-class Small(Model):
-    def score(self, workload):
-        return Score(1.0, "small")
-
-class Large(Model):
-    def score(self, workload):
-        return Score(workload["layers"] / 16, "large")
-
-def generate_config(workload: dict[str, Any], environment: dict[str, Any]) -> dict[str, Any]:
-    best: Optional[Score] = max(model().score(workload) for model in Model.registry)
-    return {"model": best.name, "score": best.value}
-"""
 FALLBACKS = """
 try:
     import numpy as np
@@ -95,18 +67,6 @@ def generate_config(workload, environment):
     groups["all"].extend(counts)
     scale = partial(reduce, mul)
     return {**best._asdict(), "product": scale(groups["all"])}
-"""
-RANDOMISED = """
-import random
-import statistics
-
-def generate_config(workload, environment):
-    rng = random.Random(42)
-    draws = [rng.gauss(0, 1) for _ in range(100)]
-    tries = sorted(random.sample(range(100), 5))
-    random.shuffle(tries)
-    return {"center": round(statistics.fmean(draws), 6), "first": tries[0],
-            "seeded": rng.choice(["ring", "tree"])}
 """
 TEXT = """
 import copy, json, re, string, textwrap
@@ -154,10 +114,8 @@ def generate_config(workload, environment):
     ("source", "config"),
     [
         (DATACLASS, {"tp": 4, "pp": 2}),
-        (CLASSES, {"model": "large", "score": 2.0}),
         (FALLBACKS, {"ep": 1, "vectorised": False, "layers": 32}),
         (GENERATORS, {"tp": 2, "pp": 4, "product": 1728}),
-        (RANDOMISED, {"center": 0.05823, "first": 5, "seeded": "ring"}),
         (TEXT, {"buckets_mib": 25, "NCCL_ALGO": "Tree", "note": "a long note on why a long..."}),
         (CONTEXTS, {"rejected": "tp", "share": 0.5, "rate": 0.1}),
     ],

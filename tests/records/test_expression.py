@@ -137,24 +137,15 @@ def test_nesting_is_allowed_up_to_the_limit():
 @pytest.mark.parametrize(
     "text",
     [
-        "9**9**9",
-        "9**9**9**9",
-        "2**64**64**64",
-        "(2**64)**64",
-        "((2**60)**60)**60",
-        "*".join(["9" * 90] * 20),
-        "9" * 1999,
-        "9" * 900 + "**" + "9" * 900,
-        "1e308 * 10",
-        "-1e400",
-        "(2**64)**64 * 1.5",
-        "floor(1e400)",
-        "10**-65",
+        *("9**9**9", "9**9**9**9", "2**64**64**64", "(2**64)**64", "((2**60)**60)**60"),
+        *("*".join(["9" * 90] * 20), "9" * 1999, "9" * 900 + "**" + "9" * 900),
+        *("1e308 * 10", "-1e400", "(2**64)**64 * 1.5", "floor(1e400)", "10**-65"),
+        *("mode", "(1, 2)", "1e400 - 1e400"),
     ],
 )
-def test_no_number_grows_out_of_bounds(text):
+def test_no_number_grows_out_of_bounds_and_nothing_else_is_one(text):
     with pytest.raises(ExpressionError):
-        parse(text).number({})
+        parse(text).number(VALUES)
 
 
 @pytest.mark.parametrize(
@@ -193,16 +184,6 @@ def test_what_decides_early_spares_the_rest():
     assert parse("mode in ('full', 'none') and mode not in ['none']").holds(VALUES)
 
 
-@pytest.mark.parametrize("text", ["mode", "(1, 2)", "1e400 - 1e400"])
-def test_only_a_finite_number_is_a_number(text):
-    with pytest.raises(ExpressionError):
-        parse(text).number(VALUES)
-
-
-def test_the_names_it_reads_are_known_before_it_is_evaluated():
-    assert parse(" min(a, b) + a if mode == 'x' else 2 ").names == {"a", "b", "mode"}
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [
@@ -219,10 +200,8 @@ def test_a_name_at_the_seed_is_a_name_of_its_own(text, value):
     assert "seed" not in expression.names
     assert "a@seed" in expression.names
     assert expression.number(known) == value
-
-
-def test_a_text_in_quotes_is_left_as_it_is():
     assert parse("mode == 'a@seed'").holds({"mode": "a@seed"})
+    assert parse(" min(a, b) + a if mode == 'x' else 2 ").names == {"a", "b", "mode"}
 
 
 @pytest.mark.parametrize("text", ["(a / b)@seed", "a@seeds", "a@1", "2@seed", "a@seed@seed"])

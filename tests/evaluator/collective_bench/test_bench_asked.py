@@ -34,7 +34,6 @@ def plan(here=HERE, **changes):
 @pytest.mark.parametrize(
     ("changes", "code", "words"),
     [
-        ({"collective": ""}, "collective", "collective '': known are all_reduce"),
         ({"collective": "all_redcue"}, "collective", "did you mean 'all_reduce'?"),
         ({"adapters": ("cd10",)}, "comm-adapter", "did you mean 'c10d'?"),
         ({"adapters": ("c10d", "mpi")}, "comm-adapter", "c10d and mpi are several adapters"),
@@ -42,25 +41,18 @@ def plan(here=HERE, **changes):
         ({"device": "gpu"}, "device", "known are cpu, cuda"),
         ({"device": "cuda"}, "device", "there is no GPU here; give cpu"),
         ({"min_size": "0"}, "min-size", "give bytes above 0"),
-        ({"min_size": "four"}, "min-size", "such as 4096, 64K or 1M"),
         ({"min_size": "64", "max_size": "32"}, "max-size", "below --min-size 64"),
         ({"max_size": "96"}, "size-chain", "give 64 or 128"),
         ({"min_size": "6", "max_size": "12"}, "element-size", "--min-size is 6"),
         ({"min_size": "4", "max_size": "32", "dtype": "int64"}, "element-size", "8 bytes"),
         ({"size_scaling_factor": "1"}, "size-scaling-factor", "greater than or equal to 2"),
-        ({"size_scaling_factor": "2.5"}, "size-scaling-factor", "valid integer"),
-        ({"dtype": "flaot32"}, "dtype", "did you mean 'float32'?"),
-        ({"reduce_op": "summ"}, "reduce-op", "reduce-op 'summ': did you mean 'sum'?"),
         ({"reduce_op": "sum", "collective": "all"}, "reduce-op", "not for all; name all_reduce"),
         ({"reduce_op": "sum", "collective": "gather"}, "reduce-op", "no effect on gather"),
         ({"reduce_op": "avg", "dtype": "int"}, "average", "whole numbers such as int32"),
-        ({"warmup": "-1"}, "warmup", "greater than or equal to 0"),
         ({"iters": "0"}, "iters", "greater than or equal to 1"),
-        ({"iters": "9" * 5000}, "iters", "Unable to parse"),
         ({"sync_interval": "11", "iters": "10"}, "sync-interval", "more than the 10 of --iters"),
         ({"timeout": "0"}, "timeout", "greater than 0"),
         ({"timeout": "nan"}, "timeout", "finite number"),
-        ({"timeout": "9e9"}, "timeout", "less than or equal to 1000000"),
         ({"bw_convention": "nccl-test"}, "bw-convention", "did you mean 'nccl-tests'?"),
         ({"rank_count": "0"}, "nproc-per-node", "greater than or equal to 1"),
         ({"collective": "send_recv", "rank_count": "1"}, "ranks", "send_recv needs two ranks"),
@@ -152,23 +144,14 @@ def test_all_collectives_come_in_their_order_and_a_barrier_once():
     assert found.file_names == tuple(f"{collective}.csv" for collective in Collective)
 
 
-def test_a_sweep_of_reductions_has_a_file_for_each():
-    found = plan(collective="reduce", reduce_op="ALL", max_size="4")
+def test_each_reduction_has_its_file_and_averages_of_whole_numbers_are_left_out():
+    swept = plan(collective="reduce", reduce_op="ALL", max_size="4")
+    whole = plan(reduce_op="all", dtype="int", max_size="4")
 
-    assert found.file_names == tuple(f"reduce_{op}.csv" for op in ReduceOp)
-    assert found.left_out == ()
-
-
-def test_a_sweep_of_reductions_over_whole_numbers_leaves_averages_out_and_says_so():
-    found = plan(reduce_op="all", dtype="int", max_size="4")
-
-    assert ReduceOp.AVG not in {operation.reduce_op for operation in found.operations}
-    assert found.left_out == ("avg is left out: whole numbers have none",)
-
-
-@pytest.mark.parametrize(("op", "name"), [("sum", "all_reduce.csv"), ("min", "all_reduce_min.csv")])
-def test_a_reduction_that_is_no_sum_never_writes_over_a_sum(op, name):
-    assert plan(reduce_op=op).file_names == (name,)
+    assert (swept.file_names, swept.left_out) == (tuple(f"reduce_{op}.csv" for op in ReduceOp), ())
+    assert plan(reduce_op="min").file_names == ("all_reduce_min.csv",)
+    assert ReduceOp.AVG not in {operation.reduce_op for operation in whole.operations}
+    assert whole.left_out == ("avg is left out: whole numbers have none",)
 
 
 def test_ranks_are_the_gpus_if_there_are_any_and_those_of_a_launcher_above_all():
@@ -179,15 +162,13 @@ def test_ranks_are_the_gpus_if_there_are_any_and_those_of_a_launcher_above_all()
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("4096", 4096), ("64K", 65536), ("1M", 1 << 20), ("64MB", 64 << 20), ("2 gib", 2 << 30)],
+    [
+        *(("4096", 4096), ("64K", 65536), ("1M", 1 << 20), ("64MB", 64 << 20), ("2 gib", 2 << 30)),
+        *((text, None) for text in ("", "K", "-4", "4.5", "4X", "0x10", "٤", "1" * 16)),
+    ],
 )
 def test_sizes_are_read_with_units_of_1024(text, size):
     assert size_bytes(text) == size
-
-
-@pytest.mark.parametrize("text", ["", "K", "-4", "4.5", "4X", "0x10", "٤", "1" * 16])
-def test_other_texts_are_no_size(text):
-    assert size_bytes(text) is None
 
 
 @given(st.integers(1, 10_000), st.integers(2, 9), st.integers(0, 12))

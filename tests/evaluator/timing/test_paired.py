@@ -86,7 +86,10 @@ def test_looked_at_once_the_interval_is_students_on_paired_log_ratios():
     assert comparison.noise == pytest.approx(np.std(logs, ddof=1))
 
 
-def test_looking_after_every_round_costs_a_wider_interval():
+def test_looking_after_every_round_costs_a_wider_interval_and_the_margin_is_the_users():
+    near = [0.97, 0.975, 0.972, 0.973]
+    assert compare(near, ONES, replace(ONCE, margin=0.01)).verdict is FAST
+    assert compare(near, ONES, replace(ONCE, margin=0.05)).verdict is SAME
     candidate, anchor = [0.90, 0.96, 0.93, 0.97, 0.91], [1.0] * 5
     once, often = (
         compare(candidate, anchor, DecisionRule(max_rounds=10, look_often=often))
@@ -94,12 +97,6 @@ def test_looking_after_every_round_costs_a_wider_interval():
     )
     assert often.ratio == once.ratio
     assert often.ratio_low < once.ratio_low < once.ratio_high < often.ratio_high
-
-
-def test_the_margin_is_the_users():
-    candidate = [0.97, 0.975, 0.972, 0.973]
-    assert compare(candidate, ONES, replace(ONCE, margin=0.01)).verdict is FAST
-    assert compare(candidate, ONES, replace(ONCE, margin=0.05)).verdict is SAME
 
 
 @pytest.mark.parametrize(
@@ -133,25 +130,20 @@ def test_hopeless_rounds_end_early_and_hopeful_ones_go_on():
     assert (hopeful.reason, hopeful.settled) == ("interval_too_wide", False)
 
 
+def test_means_that_point_the_other_way_veto_and_cannot_make_a_verdict():
+    def found(value, mean):
+        launch = LaunchValue(value=value, mean=mean)
+        return decide([Round(candidate=launch, anchor=LaunchValue(value=1.0, mean=1.0))] * 4, ONCE)
+
+    contradicted = found(0.5, 1.2)
+    assert (contradicted.verdict, contradicted.reason) == (UNDECIDED, "centre_disagreement")
+    assert found(1.0, 0.5).verdict is SAME
+
+
 def test_rounds_that_had_not_settled_at_the_end_prove_nothing():
     pairs = rounds([0.5] * 4, ONES)
     pairs[-1] = replace(pairs[-1], anchor=LaunchValue(value=1.0, steady=False))
     assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, "not_steady")
-
-
-def test_means_that_point_the_other_way_veto():
-    pairs = [
-        Round(candidate=LaunchValue(value=0.5, mean=1.2), anchor=LaunchValue(value=1.0, mean=1))
-    ] * 4
-    found = decide(pairs, ONCE)
-    assert (found.verdict, found.reason) == (UNDECIDED, "centre_disagreement")
-
-
-def test_means_cannot_make_a_verdict():
-    pairs = [
-        Round(candidate=LaunchValue(value=1.0, mean=0.5), anchor=LaunchValue(value=1.0, mean=1.0))
-    ] * 4
-    assert decide(pairs, ONCE).verdict is SAME
 
 
 def test_rounds_that_depend_on_who_is_first_prove_nothing():
@@ -229,28 +221,18 @@ def test_a_single_look_may_err_as_often_as_all_looks_together():
     assert 0.05 / 7 < levels[-1] < 0.05 < sum(levels)
 
 
-def test_the_noise_of_a_round_is_that_of_two_launches():
+def test_the_noise_of_a_round_is_that_of_two_launches_without_what_they_have_in_common():
     random = np.random.default_rng(1)
     alone = [np.exp(random.normal(centre, 0.03, (50, 1))) for centre in (0.0, 1.0, -2.0)]
-    noise = pooled(alone)
-    assert noise.sd == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
-    assert noise.freedom == 147
-    assert pooled([[[1.0]], [[1.0, 2.0]]]) is None
-
-
-def test_what_rounds_have_in_common_is_no_noise():
-    random = np.random.default_rng(1)
     drift = random.normal(0, 0.5, (50, 1))
-    centres = np.asarray([0.0, 1.0, -1.0])
-    noise = pooled([np.exp(drift + centres + random.normal(0, 0.03, (50, 3)))])
-    assert noise.sd == pytest.approx(0.03 * math.sqrt(2), rel=0.15)
-    assert noise.freedom == 98
+    together = [np.exp(drift + np.asarray([0.0, 1.0, -1.0]) + random.normal(0, 0.03, (50, 3)))]
+    pairs = np.exp(random.normal(0, 0.1, (20, 2)))
 
-
-def test_the_noise_of_pairs_is_the_deviation_of_their_log_ratios():
-    pairs = np.exp(np.random.default_rng(1).normal(0, 0.1, (20, 2)))
-    deviation = np.log(pairs[:, 0] / pairs[:, 1]).std(ddof=1)
-    assert pooled([pairs]).sd == pytest.approx(deviation)
+    for tables, freedom in ((alone, 147), (together, 98)):
+        noise = pooled(tables)
+        assert (noise.sd, noise.freedom) == (pytest.approx(0.03 * math.sqrt(2), rel=0.15), freedom)
+    assert pooled([pairs]).sd == pytest.approx(np.log(pairs[:, 0] / pairs[:, 1]).std(ddof=1))
+    assert pooled([[[1.0]], [[1.0, 2.0]]]) is None
 
 
 def test_an_interval_beyond_all_numbers_has_no_ends():

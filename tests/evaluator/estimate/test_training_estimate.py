@@ -140,15 +140,6 @@ def test_more_micro_batches_leave_a_smaller_share_of_bubble(pp, schedule):
     assert shares_of_bubble[0] > shares_of_bubble[-1]
 
 
-def test_without_an_axis_nothing_is_spent_on_it():
-    seen = parts(dp_replicate=2)
-
-    assert seen["bubble"] == seen["pipeline_transfers"] == 0
-    assert seen["tensor_communication"] == seen["slicing_overhead"] == 0
-    assert seen["context_communication"] == seen["expert_communication"] == 0
-    assert parts(tp=2)["data_communication"] == 0
-
-
 @given(
     tp=st.sampled_from([1, 2, 4]),
     pp=st.sampled_from([1, 2, 4]),
@@ -210,24 +201,21 @@ def test_a_part_takes_less_with_what_is_made_for_it(part, less, more):
     assert 0 < parts(**less)[part] < parts(**more)[part]
 
 
+def test_stages_keep_gathered_parameters_and_plain_slices_cost_nothing_in_python():
+    few, many = (parts(pp=2, dp_shard=2, micro_batch=size) for size in (8, 1))
+    plain = estimate_training(WORK, Config(tp=2, pp=2), MACHINE, distributed_tensors=False)
+
+    assert few["data_communication"] == many["data_communication"]
+    assert "slicing_overhead" not in plain
+    assert plain["bubble"] < parts(tp=2, pp=2)["bubble"]
+
+
 def test_full_checkpointing_adds_one_forward_pass_through_the_layers():
     seen = parts(activation_checkpointing=Checkpointing.FULL)
 
     assert seen["recompute"] / seen["compute"] == pytest.approx(1 / 3, rel=0.1)
     for kind in (Checkpointing.NONE, Checkpointing.SELECTIVE):
         assert parts(activation_checkpointing=kind)["recompute"] == 0
-
-
-def test_stages_keep_gathered_parameters_between_micro_batches():
-    few, many = (parts(pp=2, dp_shard=2, micro_batch=size) for size in (8, 1))
-    assert few["data_communication"] == many["data_communication"]
-
-
-def test_plain_slices_cost_nothing_in_python():
-    seen = estimate_training(WORK, Config(tp=2, pp=2), MACHINE, distributed_tensors=False)
-
-    assert "slicing_overhead" not in seen
-    assert seen["bubble"] < parts(tp=2, pp=2)["bubble"]
 
 
 @pytest.mark.parametrize("method", ContextMethod)
@@ -253,12 +241,9 @@ def test_groups_beyond_a_node_go_over_the_links_between_nodes():
     assert inside["between_nodes"] == 0 < inside["data_communication"]
     assert outside["data_communication"] == 0 < outside["between_nodes"]
     assert outside["tensor_communication"] > 0
-
-
-def test_groups_side_by_side_share_what_leads_out_of_a_node():
-    alone, beside = (parts(dp_replicate=16 // tp, tp=tp)["between_nodes"] for tp in (1, 2))
-
-    assert beside == pytest.approx(2 * (alone / 2) * (7 / 8) / (15 / 16), rel=0.01)
+    # Groups in parallel share what leads out of a node.
+    alone, parallel = (parts(dp_replicate=16 // tp, tp=tp)["between_nodes"] for tp in (1, 2))
+    assert parallel == pytest.approx(2 * (alone / 2) * (7 / 8) / (15 / 16), rel=0.01)
 
 
 def test_ranks_that_share_cores_take_turns_and_fill_each_others_bubbles():

@@ -80,14 +80,11 @@ def test_a_folder_is_read_as_one_table(tmp_path):
     ("changes", "words"),
     [
         ({"Ranks": "eight"}, "line 2: Ranks is 'eight'; it must be a whole number"),
-        ({"Ranks": "-8"}, "line 2: Ranks is '-8'"),
         ({"SendMsgSize(B)": "1024.0"}, "line 2: SendMsgSize(B) is '1024.0'"),
         ({"Ranks": "9" * 5000}, "line 2: Ranks is '9999"),
-        ({"SyncInterval": ""}, "line 2: SyncInterval is ''"),
         ({"SyncInterval": "\u0663"}, "line 2: SyncInterval is '\u0663'"),
         ({"LatAvg(us)": "fast"}, "line 2: LatAvg(us) is 'fast'; it must be a number, or n/a"),
         ({"LatAvg(us)": "nan"}, "line 2: LatAvg(us) is 'nan'"),
-        ({"LatAvg(us)": "inf"}, "line 2: LatAvg(us) is 'inf'"),
     ],
 )
 def test_a_cell_that_is_no_number_is_named(tmp_path, changes, words):

@@ -97,16 +97,6 @@ def test_a_bad_line_before_good_ones_is_named_and_left_as_it_is(tmp_path, caplog
     assert journal(tmp_path).read_bytes() == b"".join(lines)
 
 
-def test_a_journal_that_is_nothing_but_noise_is_left_as_it_is(tmp_path):
-    fill(tmp_path)
-    (tmp_path / "cclsearch.db").unlink()
-    noise = b"\xff noise\n" * 9
-    journal(tmp_path).write_bytes(noise)
-    with closing(Store(tmp_path)) as store, pytest.raises(StoreError, match="line 1: its checksum"):
-        store.create("one", study(), "1")
-    assert journal(tmp_path).read_bytes() == noise
-
-
 def test_an_entry_of_a_newer_version_is_never_cut(tmp_path, monkeypatch):
     fill(tmp_path)
     whole = journal(tmp_path).read_bytes()
@@ -227,13 +217,7 @@ def test_who_waits_too_long_for_another_writer_is_told_so(tmp_path):
         pytest.raises(WriterBusy, match=r"another process has been writing to .* for 0.01 s"),
     ):
         store.create("one", study(), "1")
-    with closing(Store(tmp_path)) as store:
-        assert store.study_count() == 0
-
-
-def test_reading_and_opening_never_wait_for_a_writer(tmp_path):
-    fill(tmp_path)
     with closing(sqlite3.connect(tmp_path / "cclsearch.db")) as writer, hold_writer(tmp_path):
         writer.execute("begin immediate")
-        writer.execute("delete from trials")
-        assert ordinals(tmp_path) == [0, 1]
+        with closing(Store(tmp_path)) as store:  # opening and reading never wait
+            assert store.study_count() == 0

@@ -54,7 +54,7 @@ def a_folder(database):
     database.mkdir()
 
 
-@pytest.mark.parametrize("damage", [truncated, garbled, no_database, newer, a_folder])
+@pytest.mark.parametrize("damage", [truncated, garbled, a_folder])
 def test_what_was_damaged_is_there_again_and_the_old_database_is_kept(filled, damage):
     root, rows = filled
     damage(root / "cclsearch.db")
@@ -68,7 +68,7 @@ def test_what_was_damaged_is_there_again_and_the_old_database_is_kept(filled, da
     assert found.kept.exists()
 
 
-@pytest.mark.parametrize("damage", [garbled, no_database, newer])
+@pytest.mark.parametrize("damage", [no_database, newer])
 def test_an_opening_replaces_a_database_that_it_cannot_use(filled, damage, caplog):
     root, rows = filled
     damage(root / "cclsearch.db")

@@ -75,25 +75,26 @@ def test_a_dry_run_removes_nothing_and_says_how_much_would_go(kept_store, cclsea
     assert kept.traces() == [0, 1, 2, 3]
 
 
-def test_a_conversation_and_a_repeated_launch_cite_their_files(kept_store):
-    kept = kept_store()
-    first, other = orphan(kept, "said"), orphan(kept, "measured again")
-    with closing(kept.open()) as store:
-        text = f'{{"digest": "{first.name.removesuffix(".zst")}"}}'
-        store.update("20260101-000000-aaaa", status="finished", summary=text)
-        plan = plan_removal(store, Rules())
-    assert [found.path for found in plan.orphans] == [other]
-
-
-def test_a_file_that_only_a_journal_cites_stays(kept_store):
+def test_a_file_that_only_a_journal_cites_stays_and_one_that_cannot_go_is_one_line(
+    kept_store, monkeypatch
+):
     kept = kept_store()
     path = orphan(kept)
     journals = kept.root / "journal"
     whole = (journals / "20260101-000000-aaaa.jsonl").read_text(encoding="utf-8")
     damaged = f"damaged {path.name.removesuffix('.zst')} damaged\n{whole}"
     (journals / "unreadable.jsonl").write_text(damaged, encoding="utf-8")
+    other = orphan(kept, "of nobody")
+
+    def refused(*_arguments, **_options):
+        raise PermissionError(13, "Permission denied")
+
     with closing(kept.open()) as store:
-        assert plan_removal(store, Rules()).orphans == ()
+        plan = plan_removal(store, Rules())
+        assert [found.path for found in plan.orphans] == [other]
+        monkeypatch.setattr("pathlib.Path.unlink", refused)
+        with pytest.raises(StoreError, match=r"cannot remove .*: Permission denied"):
+            collect(store, plan)
 
 
 @pytest.mark.parametrize(
@@ -222,20 +223,6 @@ def test_a_trace_that_was_kept_again_after_its_removal_stays(kept_store, cclsear
     cclsearch("gc", "--store", kept.root)
 
     assert kept.traces() == [0, 1, 2, 3]
-
-
-def test_a_file_that_cannot_be_removed_is_one_line(kept_store, monkeypatch):
-    kept = kept_store()
-    orphan(kept)
-    with closing(kept.open()) as store:
-        plan = plan_removal(store, Rules())
-        monkeypatch.setattr("pathlib.Path.unlink", _refused)
-        with pytest.raises(StoreError, match=r"cannot remove .*: Permission denied"):
-            collect(store, plan)
-
-
-def _refused(*_arguments, **_options):
-    raise PermissionError(13, "Permission denied")
 
 
 @pytest.mark.parametrize(

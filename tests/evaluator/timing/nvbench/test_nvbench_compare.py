@@ -68,15 +68,11 @@ def test_thresholds_and_missing_clock_rates_reach_the_judgement(sides):
     assert unconfirmed.rows[0].judgement.reason is Reason.MISSING_CLOCK_RATE
 
 
-def test_files_without_a_common_state_are_an_error(sides):
+def test_files_without_a_common_state_or_what_a_filter_names_are_an_error(sides):
     for ref, cmp in (([], []), ([benchmark("old", [])], [benchmark("new", [])])):
         with pytest.raises(StudyError, match="no state in common"):
             compared(sides, ref, cmp)
-
-
-def test_a_filter_for_what_neither_file_has_is_an_error(sides):
     copy = benchmark("copy", [state(USUAL)])
-
     with pytest.raises(StudyError, match="known: 'copy'"):
         compared(sides, [copy], [copy], filters=Filters.of([("benchmark", "move")]))
 
@@ -103,6 +99,30 @@ def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides):
     ]
 
 
+@pytest.mark.parametrize(
+    ("ref", "cmp", "message"),
+    [
+        ("0,1", "0", "2 devices on one side"),
+        ("7", "0", "no device 7; choose of 0, 1, 2"),
+        ("2", "2", "'copy' did not run on device 2; choose of 0, 1"),
+    ],
+)
+def test_devices_that_are_not_there_are_an_error(sides, ref, cmp, message):
+    for path in sides:
+        two_devices(path, ["A", "A", "A"], d0=USUAL, d1=USUAL)
+
+    with pytest.raises(StudyError, match=message):
+        compare_files(*sides, devices=DeviceChoice.of(ref, cmp))
+
+
+def test_a_benchmark_without_devices_is_compared_too(sides):
+    run = state(USUAL) | {"device": None, "name": "host"}
+    found = compared(sides, [benchmark("h", [run], [])], [benchmark("h", [run], [])])
+
+    assert verdicts(found) == ["same"]
+    assert found.sections[0].reference_device is None
+
+
 def test_different_devices_are_compared_only_when_that_is_wanted(sides):
     two_devices(sides[0], ["A", "A"], d0=USUAL, d1=USUAL)
     two_devices(sides[1], ["A", "B"], d0=USUAL, d1=USUAL)
@@ -114,48 +134,6 @@ def test_different_devices_are_compared_only_when_that_is_wanted(sides):
     equal = compare_files(*sides, devices=DeviceChoice.of("0", "0"))
 
     assert [len(found.warnings) for found in (ignored, chosen, equal)] == [1, 1, 0]
-
-
-@pytest.mark.parametrize(
-    ("ref", "cmp", "message"),
-    [("0,1", "0", "2 devices on one side"), ("7", "0", "no device 7; choose of 0, 1")],
-)
-def test_devices_that_are_not_there_are_an_error(sides, ref, cmp, message):
-    for path in sides:
-        two_devices(path, ["A", "A"], d0=USUAL, d1=USUAL)
-
-    with pytest.raises(StudyError, match=message):
-        compare_files(*sides, devices=DeviceChoice.of(ref, cmp))
-
-
-def test_a_device_that_a_benchmark_did_not_use_is_an_error(sides):
-    for path in sides:
-        write_result(path, [benchmark("copy", [state(USUAL)])], [device(0), device(1)])
-
-    with pytest.raises(StudyError, match="'copy' did not run on device 1; choose of 0"):
-        compare_files(*sides, devices=DeviceChoice.of("1", "1"))
-
-
-def test_a_benchmark_without_devices_is_compared_too(sides):
-    run = state(USUAL) | {"device": None, "name": "host"}
-
-    found = compared(sides, [benchmark("h", [run], [])], [benchmark("h", [run], [])])
-
-    assert verdicts(found) == ["same"]
-    assert found.sections[0].reference_device is None
-
-
-def test_skipped_and_unmeasured_states_are_unknown(sides):
-    found = compared(
-        sides,
-        [benchmark("copy", [state(USUAL, ONE), state(USUAL, TWO)])],
-        [benchmark("copy", [state(None, ONE, skipped=True), state(None, TWO)])],
-    )
-
-    assert [row.judgement.reason for row in found.rows] == [
-        Reason.STATE_SKIPPED,
-        Reason.GPU_TIMING_SUMMARIES_MISSING,
-    ]
 
 
 def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides):

@@ -55,28 +55,28 @@ def test_every_statistic_of_a_state_is_read(tmp_path):
     )
 
 
-def test_the_older_name_of_the_interquartile_range_is_read_too(tmp_path):
-    told = [number(GPU + "ir/absolute", 2.0), number(GPU + "ir/relative", 0.5)]
-
-    found = read_state(tmp_path / "a.json", told)
-
-    assert (found.summary.iqr, found.summary.iqr_relative) == (2.0, 0.5)
-
-
-def test_null_is_infinite_noise_and_no_time(tmp_path):
-    told = [number(GPU + "stdev/relative", None), number(GPU + "mean", None)]
-
-    found = read_state(tmp_path / "a.json", told)
-
-    assert found.summary == TimeSummary(stdev_relative=math.inf)
-
-
-@pytest.mark.parametrize("summaries", [None, []])
-def test_a_state_without_summaries_has_nothing_measured(tmp_path, summaries):
-    assert read_state(tmp_path / "a.json", summaries).summary == TimeSummary()
-
-
-def test_a_skipped_state_says_so(tmp_path):
+@pytest.mark.parametrize(
+    ("summaries", "summary"),
+    [
+        (None, TimeSummary()),
+        ([], TimeSummary()),
+        # Null is infinite noise, and no time.
+        (
+            [number(GPU + "stdev/relative", None), number(GPU + "mean", None)],
+            TimeSummary(stdev_relative=math.inf),
+        ),
+        # The older name of the interquartile range.
+        (
+            [number(GPU + "ir/absolute", 2.0), number(GPU + "ir/relative", 0.5)],
+            TimeSummary(iqr=2.0, iqr_relative=0.5),
+        ),
+        # A file of samples that nvbench could not write.
+        ([{"tag": "nv/json/bin:nv/cold/sample_times", "data": []}], TimeSummary()),
+    ],
+)
+def test_what_was_not_measured_is_not_there(tmp_path, summaries, summary):
+    found = read_state(tmp_path / "a.json", summaries)
+    assert (found.summary, found.times) == (summary, None)
     assert read_state(tmp_path / "a.json", None, skipped=True).summary.skipped
 
 
@@ -140,30 +140,25 @@ def test_a_wrong_type_is_an_error_that_names_its_place(tmp_path, datum, place):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"devices": []}', "[" * 100_000, '{"devices": 1, "benchmarks": []}']
+    "content",
+    [
+        *(b"", b"[]", b"{}", b'{"devices": []}', b"[" * 100_000, b"\xff\xfe{}"),
+        b'{"devices": 1, "benchmarks": []}',
+    ],
 )
-def test_what_is_no_result_file_is_refused(tmp_path, text):
-    path = tmp_path / "a.json"
-    path.write_text(text)
+def test_what_is_no_result_file_is_refused(tmp_path, content):
+    (tmp_path / "a.json").write_bytes(content)
 
-    with pytest.raises(StudyError, match="nvbench --json"):
-        read_document(path)
-
-
-def test_bytes_that_are_no_text_and_files_that_are_none_are_refused(tmp_path):
-    path = tmp_path / "a.json"
-    path.write_bytes(b"\xff\xfe{}")
-
-    for wrong in (path, tmp_path, tmp_path / "absent.json"):
+    for path in (tmp_path / "a.json", tmp_path, tmp_path / "absent.json"):
         with pytest.raises(StudyError, match="nvbench --json"):
-            read_document(wrong)
+            read_document(path)
 
 
-def test_a_device_without_a_number_is_refused(tmp_path):
-    for wrong in (device() | {"id": True}, device() | {"name": None}, {}):
-        write_result(tmp_path / "a.json", [], [device(), wrong])
-        with pytest.raises(StudyError, match=r"devices\.1"):
-            read_document(tmp_path / "a.json")
+@pytest.mark.parametrize("wrong", [device() | {"id": True}, device() | {"name": None}, {}])
+def test_a_device_without_a_number_is_refused(tmp_path, wrong):
+    write_result(tmp_path / "a.json", [], [device(), wrong])
+    with pytest.raises(StudyError, match=r"devices\.1"):
+        read_document(tmp_path / "a.json")
 
 
 ANY_JSON = st.recursive(
@@ -232,9 +227,3 @@ def test_samples_are_found_though_the_file_names_the_folder_of_its_start(tmp_pat
     for name in ("/elsewhere/out/a.json-bin/0.bin", "out/a.json-bin/0.bin"):
         summary, _ = read_state(path, [sample_reference(name, 2)]).measured()
         assert np.array_equal(summary.times_s, [1.0, 2.0])
-
-
-def test_a_sample_file_that_nvbench_could_not_write_is_no_evidence(tmp_path):
-    told = {"tag": "nv/json/bin:nv/cold/sample_times", "data": []}
-
-    assert read_state(tmp_path / "a.json", [told]).times is None

@@ -227,7 +227,8 @@ def check_launches(
 
 def check_noise(launches: Sequence[MeasuredLaunch]) -> CheckResult:
     """Report how much equal launches differ, and what difference a search could still resolve."""
-    within = statistics.median(_quartile_range(launch.step_times_s) for launch in launches)
+    quartiles = [np.quantile(launch.step_times_s, (0.25, 0.5, 0.75)) for launch in launches]
+    within = statistics.median(float((high - low) / centre) for low, centre, high in quartiles)
     medians = [statistics.median(launch.step_times_s) for launch in launches]
     resolved = smallest_difference(medians, ROUNDS)
     detail = (
@@ -253,11 +254,6 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
         raise ValueError(f"{len(values)} launches resolve no difference")
     ratio = detectable(noise, DecisionRule(min_rounds=rounds, max_rounds=rounds))
     return math.inf if ratio is None else ratio - 1
-
-
-def _quartile_range(values: Sequence[float]) -> float:
-    low, centre, high = np.quantile(values, (0.25, 0.5, 0.75))
-    return float((high - low) / centre)
 
 
 _SLURM = ("sbatch", "srun", "squeue", "scancel")
@@ -322,7 +318,8 @@ def containers(root: Path = Path("/")) -> CheckResult:
     """Whether containers and control groups of our own can be made."""
     docker = shutil.which("docker") is not None
     found = f"docker {'found' if docker else 'not found'}"
-    if _writable(root / "sys/fs/cgroup"):
+    mounts = (root / "sys/fs/cgroup", root / "sys/fs/cgroup/memory")  # of either version
+    if any(mount.is_dir() and os.access(mount, os.W_OK) for mount in mounts):
         return ok("containers", f"{found}, control groups writable")
     remedy = "limits on ranks come from rlimits; nothing needs to be done"
     return warn("containers", f"{found}, control groups read-only", remedy)
@@ -343,8 +340,3 @@ def _tool(subject: str, names: tuple[str, ...], remedy: str) -> CheckResult:
         if path is not None:
             return ok(subject, path)
     return missing(subject, f"no {' or '.join(names)}", remedy)
-
-
-def _writable(mount: Path) -> bool:
-    """Whether a group can be made in the tree that is mounted here, of either version."""
-    return any(os.access(path, os.W_OK) for path in (mount, mount / "memory") if path.is_dir())

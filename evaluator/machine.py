@@ -242,10 +242,12 @@ def describe_machine(
 
     `script` is the folder of what is launched, `seen` the environment that every job has.
     """
-    found, packages = this_machine(script, root), _packages()
+    found, packages, system = this_machine(script, root), _packages(), platform.system()
+    with suppress(OSError, KeyError):
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
     return Machine(
         host=found.host,
-        system=_system(),
+        system=system,
         kernel=found.kernel,
         libc=" ".join(filter(None, platform.libc_ver())) or None,
         python=f"{platform.python_implementation()} {platform.python_version()}",
@@ -271,13 +273,6 @@ def describe_machine(
             if any(fnmatchcase(name, pattern) for pattern in HARMLESS)
         },
     )
-
-
-def _system() -> str:
-    try:
-        return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):
-        return platform.system()
 
 
 def _packages() -> Mapping[str, str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from evaluator.ports import JobResult
 from evaluator.rank.job import Measure as RankMeasure
-from evaluator.rank.protocol import LEAST_SLOWER_STEPS, reason_to_stop
+from evaluator.rank.protocol import LEAST_SLOWER_STEPS, RankFile, reason_to_stop
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, read_bytes
 from records.study import Measure, Study
@@ -170,7 +170,7 @@ def _energy_j(ranks: Sequence[DeviceEnergy | None]) -> float | None:
 
 
 def _read_rank(result: JobResult, rank: int) -> RankSamples | Failed:
-    path = result.workdir / f"rank{rank}.steps.json"
+    path = result.workdir / RankFile.STEPS.of(rank)
     if not path.exists():
         return no_samples(f"rank {rank} ended without leaving {path.name}")
     try:

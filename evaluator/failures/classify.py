@@ -30,7 +30,7 @@ from evaluator.failures.logs import (
     weightiest,
 )
 from evaluator.ports import JobResult
-from evaluator.rank.protocol import COMMAND_LOG, LastHeartbeat, Phase, RankExit, error_name
+from evaluator.rank.protocol import COMMAND_LOG, LastHeartbeat, Phase, RankExit, RankFile
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
 
@@ -133,7 +133,8 @@ def _failure_time(rank: RankExit, result: JobResult) -> tuple[bool, int, bool]:
     A rank's error file says when it raised. Its process may end later, in another order than its
     peers', or be killed because one of them ended.
     """
-    error = None if rank.rank is None else rank_error(result.workdir / error_name(rank.rank))
+    number = rank.rank
+    error = None if number is None else rank_error(result.workdir / RankFile.ERROR.of(number))
     failed_ns = rank.ended_ns if error is None else error.failed_ns
     return failed_ns is None, failed_ns or 0, error is None
 
@@ -143,12 +144,12 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[Finding]:
     if rank.rank is None:
         yield from _of_command(rank, result)
         return
-    error = rank_error(result.workdir / error_name(rank.rank))
+    error = rank_error(result.workdir / RankFile.ERROR.of(rank.rank))
     if error is not None:
         yield rank_finding(error)
     elif rank.ended_ns is not None:
-        account = _exit_account(f"rank {rank.rank}", rank, result, f"rank{rank.rank}.log")
-        unfinished = not (result.workdir / f"rank{rank.rank}.steps.json").exists()
+        account = _exit_account(f"rank {rank.rank}", rank, result, RankFile.LOG.of(rank.rank))
+        unfinished = not (result.workdir / RankFile.STEPS.of(rank.rank)).exists()
         if account is not None:
             yield account
         elif unfinished:

@@ -61,9 +61,11 @@ class Connection(LineProcess):
 
 def kill_orphans() -> None:
     """Kill what is left of launchers that were killed together with their supervisors."""
-    orphaned = {
-        marker for _, marker in _marked() if not _is_alive(*marker.split("-", maxsplit=2)[:2])
-    }
+    orphaned = set()
+    for _, marker in _marked():
+        pid, start_ticks, *_ = marker.split("-")
+        if not pid.isdecimal() or _start_ticks(int(pid)) != start_ticks:
+            orphaned.add(marker)
     if orphaned:
         _kill_marked(orphaned)
 
@@ -96,11 +98,6 @@ def _marker(pid: int) -> str | None:
             if variable.startswith(prefix):
                 return variable.removeprefix(prefix).decode(errors="replace")
     return None
-
-
-def _is_alive(pid: str, start_ticks: str) -> bool:
-    """Whether the process with this number is the one that started at that time."""
-    return pid.isdecimal() and _start_ticks(int(pid)) == start_ticks
 
 
 def _start_ticks(pid: int) -> str | None:

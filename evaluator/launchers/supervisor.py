@@ -38,11 +38,10 @@ from evaluator.rank.protocol import (
     Ended,
     Launch,
     RankExit,
+    RankFile,
     adopt_orphans,
     confine,
     die_with,
-    error_name,
-    log_name,
     read_lines,
     write_line,
 )
@@ -195,7 +194,7 @@ def run_launch(
             deadline_s=started_s + launch["timeout_s"],
             hang_after_s=launch["hang_after_s"],
             limits=limits,
-            all_failed=lambda: all((folder / error_name(rank)).exists() for rank in ranks),
+            all_failed=lambda: all((folder / RankFile.ERROR.of(r)).exists() for r in ranks),
         )
         over = over or watch.until_over(terms)
         last = [sign for rank in heartbeats if (sign := rank.last_sign(over.at_s)) is not None]
@@ -239,7 +238,7 @@ def _rendezvous(launch: Launch) -> Iterator[Path]:
 
 def _open_logs(launch: Launch, rendezvous: Path, *, cold: bool) -> list[Log]:
     """A log for every rank and for the command; there is a file for each that we start."""
-    ranks = [log_name(rank) for rank in range(launch["world_size"])]
+    ranks = [RankFile.LOG.of(rank) for rank in range(launch["world_size"])]
     folder = Path(launch["folder"])
     for name in [COMMAND_LOG] if cold else ranks:
         (folder / name).touch()
@@ -362,15 +361,11 @@ def _await_ready(warm: WarmProcess) -> str | None:
         elif time.monotonic() > deadline_s:
             warm.end()
             return f"importing torch took over {START_LIMIT_S:g} s"
-        elif _is_abandoned():
+        elif select.select([REQUESTS], [], [], 0)[0]:
+            # The launcher sends nothing while a job is about to start: its end was closed.
             warm.end()
             return "the launcher is gone"
     return None
-
-
-def _is_abandoned() -> bool:
-    """Whether the input closed; the launcher sends nothing while a job is about to start."""
-    return bool(select.select([REQUESTS], [], [], 0)[0])
 
 
 if __name__ == "__main__":

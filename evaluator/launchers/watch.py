@@ -4,6 +4,7 @@ Heartbeats are written by a job under test: nothing in them is believed without 
 """
 
 import json
+import operator
 import os
 import selectors
 import shutil
@@ -24,9 +25,8 @@ from evaluator.rank.protocol import (
     LastHeartbeat,
     Phase,
     RankExit,
+    RankFile,
     Reason,
-    progress_name,
-    stacks_name,
 )
 
 READ_BYTES = 1 << 20
@@ -75,7 +75,7 @@ class Heartbeats:
         self.last: Heartbeat | None = None
         self.longest_step_s = 0.0
         self._started_s = time.monotonic()
-        self._file = GrowingFile(folder / progress_name(rank), READ_BYTES)
+        self._file = GrowingFile(folder / RankFile.PROGRESS.of(rank), READ_BYTES)
 
     def read(self) -> Iterator[Heartbeat]:
         """Beats that came since the last look."""
@@ -385,7 +385,8 @@ def take_stacks(
 
     Others are those that py-spy, if the job's PATH has it, can look into.
     """
-    asked = _ask(processes, [rendezvous / stacks_name(rank) for rank in range(world_size)])
+    paths = [rendezvous / RankFile.STACKS.of(rank) for rank in range(world_size)]
+    asked = _ask(processes, paths)
     for path, header_bytes in asked.values():
         stacks = path.read_bytes()[header_bytes:]
         if stacks:
@@ -405,20 +406,15 @@ def _ask(processes: Sequence[int], paths: Sequence[Path]) -> dict[int, tuple[Pat
             if pid in processes:
                 os.kill(pid, STACKS_SIGNAL)
                 asked[pid] = path, len(header)
-    _await_answers([*asked.values()])
-    return asked
-
-
-def _await_answers(asked: Sequence[tuple[Path, int]]) -> None:
-    """Wait until every file has grown beyond its header, and then grown no more for a moment."""
-    deadline_s = time.monotonic() + ANSWER_LIMIT_S
-    sizes: list[int] = []
+    # Until every file has grown beyond its header, and then no more for a moment.
+    deadline_s, sizes = time.monotonic() + ANSWER_LIMIT_S, list[int]()
     while asked and time.monotonic() < deadline_s:
         time.sleep(POLL_S)
-        before, sizes = sizes, [path.stat().st_size for path, _ in asked]
-        answered = all(size > header for size, (_, header) in zip(sizes, asked, strict=True))
-        if answered and sizes == before:
-            return
+        before, sizes = sizes, [path.stat().st_size for path, _ in asked.values()]
+        headers = [header_bytes for _, header_bytes in asked.values()]
+        if sizes == before and all(map(operator.gt, sizes, headers)):
+            break
+    return asked
 
 
 def _spy(spy: str, processes: Sequence[int], folder: Path) -> None:

@@ -21,6 +21,7 @@ from evaluator.rank.protocol import (
     Gate,
     Phase,
     Progress,
+    RankFile,
     Stop,
     cpu_model,
     join_rendezvous,
@@ -233,7 +234,7 @@ def _run_job(context: Context[AnyJob], folder: Path, progress: Progress) -> None
         "device": context.device_name,
         "torch": torch.__version__,
     }
-    write_json(folder / f"rank{context.rank}.steps.json", document)
+    write_json(folder / RankFile.STEPS.of(context.rank), document)
     # The time of a configuration that is out of the race needs no explanation.
     if job.measure.profiled_steps and stopped is not Stop.SLOWER:
         trace = folder / f"rank{context.rank}_trace.json"
@@ -283,22 +284,19 @@ def _steps(
 def _join_group(context: Context[AnyJob]) -> None:
     on_cuda = context.device.type == "cuda"
     require_room_for_groups(1)
+    # A launcher that forks ranks in parallel gives each launch a separate rendezvous.
+    init_method = os.environ.get("CCLSEARCH_INIT_METHOD", context.job.init_method)
+    if init_method == FILE_SCHEME:
+        # Ranks of an mpirun get no address; those started manually have no rendezvous either.
+        store = Path(os.environ.get(RENDEZVOUS_VARIABLE, "")).absolute() / "store"
+        init_method = f"{FILE_SCHEME}{store}"
     dist.init_process_group(
         backend="nccl" if on_cuda else "gloo",
-        init_method=_init_method(context.job),
+        init_method=init_method,
         rank=context.rank,
         world_size=context.job.world_size,
         device_id=context.device if on_cuda else None,
     )
-
-
-def _init_method(job: AnyJob) -> str:
-    # A launcher that forks ranks in parallel gives each launch a separate rendezvous.
-    init_method = os.environ.get("CCLSEARCH_INIT_METHOD", job.init_method)
-    if init_method != FILE_SCHEME:
-        return init_method
-    # Ranks of an mpirun get no address; those that are started manually have no rendezvous either.
-    return f"{FILE_SCHEME}{Path(os.environ.get(RENDEZVOUS_VARIABLE, '')).absolute() / 'store'}"
 
 
 def main(run_file: Callable[[str], int]) -> NoReturn:

@@ -35,9 +35,21 @@ COMMAND_LOG = "job.log"
 JOB_FILE = "job.json"
 
 
-def error_name(rank: int) -> str:
-    """What the file is called in which a rank says why it failed."""
-    return f"rank{rank}.error.json"
+class RankFile(StrEnum):
+    """What a rank leaves in the folder of its job, by what its name ends with.
+
+    In the folder of the launch its log is a pipe, and its stacks begin with the process's number.
+    """
+
+    LOG = "log"
+    PROGRESS = "progress.jsonl"
+    STEPS = "steps.json"
+    ERROR = "error.json"
+    STACKS = "stacks.txt"
+
+    def of(self, rank: int) -> str:
+        """What that of one rank is called."""
+        return f"rank{rank}.{self}"
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
@@ -77,7 +89,7 @@ class Progress:
     def __init__(self, folder: Path, *, rank: int) -> None:
         self.phase = Phase.SETUP
         self.memory_limited = False
-        path = folder / progress_name(rank)
+        path = folder / RankFile.PROGRESS.of(rank)
         # Left open to the process's end: a beat is one write between two steps.
         self._beats = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
@@ -89,11 +101,6 @@ class Progress:
         self.phase = phase
         line = {"phase": phase, "step": step, "at_ns": time.perf_counter_ns()}
         os.write(self._beats, json.dumps(line).encode() + b"\n")
-
-
-def progress_name(rank: int) -> str:
-    """What the file with a rank's beats is called."""
-    return f"rank{rank}.progress.jsonl"
 
 
 TAIL = 0.025
@@ -353,7 +360,7 @@ def write_failure(
         "memory_limited": memory_limited,
         "traceback": "".join(traceback.format_exception(error))[:TRACEBACK_CHARS],
     }
-    write_json(folder / error_name(rank), document)
+    write_json(folder / RankFile.ERROR.of(rank), document)
 
 
 def _words(error: BaseException) -> dict[str, str]:
@@ -384,21 +391,12 @@ STACKS_SIGNAL = signal.SIGRTMAX - 3  # ordinary ones are the user's own
 def join_rendezvous(folder: Path, rank: int) -> None:
     """Send what this process prints to its log, and let it be asked for its stacks."""
     null = os.open(os.devnull, os.O_RDONLY)
-    log = os.open(folder / log_name(rank), os.O_WRONLY)
+    log = os.open(folder / RankFile.LOG.of(rank), os.O_WRONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     tempfile.tempdir = None  # a forked rank inherits that of its parent
-    stacks = os.open(folder / stacks_name(rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    path = folder / RankFile.STACKS.of(rank)
+    stacks = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.write(stacks, f"{os.getpid()}\n".encode())
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
-
-
-def log_name(rank: int) -> str:
-    """What a rank's log is called, and here the pipe to it."""
-    return f"rank{rank}.log"
-
-
-def stacks_name(rank: int) -> str:
-    """What the file of a rank's stacks is called; here its first line is the process's number."""
-    return f"rank{rank}.stacks.txt"

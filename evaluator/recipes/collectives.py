@@ -329,11 +329,13 @@ def _operation(message: Message) -> Operation:
 def _ways(settings: Mapping[str, Value]) -> Ways:
     """Return the settings of the library below, from its own knobs."""
     if settings["comm_adapter"] == "mpi":
-        ways = open_mpi_ways(settings)
-        return Ways(
-            algorithms={Collective(name): algorithm for name, (algorithm, _) in ways.items()},
-            segments_bytes={Collective(name): size for name, (_, size) in ways.items()},
-        )
+        chosen, segments_bytes = dict[Collective, str](), dict[Collective, int]()
+        for name, each in table().open_mpi_algorithms.items():
+            if (algorithm := str(settings[f"ompi_{name}_algorithm"])) != LIBRARY:
+                chosen[Collective(each.collective)] = algorithm
+                size_bytes = int(settings.get(f"ompi_{name}_segment_bytes", 0))
+                segments_bytes[Collective(each.collective)] = size_bytes
+        return Ways(algorithms=chosen, segments_bytes=segments_bytes)
     algorithm = str(settings["nccl_algo"])
     return Ways(
         algorithms=dict.fromkeys(Collective, algorithm) if algorithm != LIBRARY else {},
@@ -421,15 +423,6 @@ def open_mpi_variables(settings: Mapping[str, Value], major_version: int) -> dic
         **dict(_transport_parameters(settings, is_modern=major_version >= 5)),
     }
     return {PREFIX + name: value for name, value in parameters.items()}
-
-
-def open_mpi_ways(settings: Mapping[str, Value]) -> Mapping[str, tuple[str, int]]:
-    """Algorithm, and bytes of its segments or 0, of each collective that has one."""
-    return {
-        algorithms.collective: (chosen, int(settings.get(f"ompi_{name}_segment_bytes", 0)))
-        for name, algorithms in table().open_mpi_algorithms.items()
-        if (chosen := str(settings[f"ompi_{name}_algorithm"])) != LIBRARY
-    }
 
 
 def _of_library(knob: Knob, condition: str, variables: tuple[str, ...]) -> Knob:

@@ -97,7 +97,14 @@ class CommAdapter(ABC):
             return self._bind(operation, tensors, async_op=False)
         if not tensors.inputs:
             return lambda: None
-        return _ping_pong(self.membership.rank, *self._bind_both_ways(tensors, async_op=False))
+        send, receive = self._bind_both_ways(tensors, async_op=False)
+        first, second = (receive, send) if self.membership.rank % 2 else (send, receive)
+
+        def there_and_back() -> None:
+            first()
+            second()
+
+        return there_and_back
 
     def resolve_start(self, operation: Operation, tensors: Tensors) -> Start:
         """Return what starts the call without waiting; tensors are busy until it was waited for.
@@ -109,9 +116,15 @@ class CommAdapter(ABC):
             return self._bind(operation, tensors, async_op=True)
         if not tensors.inputs:
             return _Done
-        return _start_of_ping_pong(
-            self.membership.rank, *self._bind_both_ways(tensors, async_op=True)
-        )
+        send, receive = self._bind_both_ways(tensors, async_op=True)
+        if self.membership.rank % 2:  # it sends its answer when the call is waited for
+            return lambda: Then(receive(), lambda: send().wait())
+
+        def start() -> Pending:
+            sent, answer = send(), receive()
+            return Then(sent, answer.wait)
+
+        return start
 
     def run_collective(
         self, operation: Operation, tensors: Tensors, *, async_op: bool = False
@@ -180,29 +193,6 @@ def one_line(error: Exception) -> str:
 
 def _argument(tensors: tuple[Tensor, ...], *, listed: bool) -> object:
     return list(tensors) if listed else tensors[0]
-
-
-def _ping_pong(rank: int, send: Call, receive: Call) -> Call:
-    """The even rank of a pair sends and awaits the answer, the odd one answers."""
-    first, second = (receive, send) if rank % 2 else (send, receive)
-
-    def there_and_back() -> None:
-        first()
-        second()
-
-    return there_and_back
-
-
-def _start_of_ping_pong(rank: int, send: Start, receive: Start) -> Start:
-    """The same, where the odd rank sends its answer when the call is waited for."""
-    if rank % 2:
-        return lambda: Then(receive(), lambda: send().wait())
-
-    def start() -> Pending:
-        sent, answer = send(), receive()
-        return Then(sent, answer.wait)
-
-    return start
 
 
 class _Done:

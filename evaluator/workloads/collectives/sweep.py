@@ -210,7 +210,9 @@ class _Sweep:
         try:
             made = make()
         except (MemoryError, RuntimeError) as error:
-            if not _is_of_memory(error):
+            # A CPU's allocator says only in its message that there was no room.
+            is_of_memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+            if not is_of_memory and "allocate memory" not in str(error):
                 raise
             line = str(error).partition("\n")[0] or "no memory is left"
             lack = f"rank {self._adapter.membership.rank}: {line}"
@@ -245,12 +247,6 @@ def _block_calls(calls: int, most: int) -> tuple[int, ...]:
     """Split calls into blocks of `most`, and a last one of what remains."""
     blocks, rest = divmod(calls, most)
     return (most,) * blocks + ((rest,) if rest else ())
-
-
-def _is_of_memory(error: Exception) -> bool:
-    """Whether there was no room; a CPU's allocator says it only in its message."""
-    kinds = (MemoryError, torch.OutOfMemoryError)
-    return isinstance(error, kinds) or "allocate memory" in str(error)
 
 
 def new_adapter(name: AdapterName, setup: Setup | None = None) -> CommAdapter:

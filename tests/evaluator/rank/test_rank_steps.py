@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from evaluator.rank.job import Measure
-from evaluator.rank.protocol import Phase, Progress, progress_name
+from evaluator.rank.protocol import Phase, Progress, RankFile
 from evaluator.rank.steps import LossError, StepClock, UnequalStepsError, energy_j, finite_losses
 
 SUCCEEDS = SimpleNamespace(
@@ -59,7 +59,7 @@ def test_steps_are_numbered_on_through_the_phases_and_beat_as_they_begin(clock, 
     assert (len(warmup), len(timed), timing.tokens_per_step) == (1, 2, 64)
     instants = [instant for window in timed for instant in window]
     assert instants == sorted(instants)
-    lines = (tmp_path / progress_name(0)).read_text().splitlines()
+    lines = (tmp_path / RankFile.PROGRESS.of(0)).read_text().splitlines()
     beats = [(beat["phase"], beat["step"]) for beat in map(json.loads, lines)]
     assert beats == [("warmup", 0), ("warmup", None), *(("timed", n) for n in (1, 2, None))]
     files = sorted(path.name for path in tmp_path.iterdir())

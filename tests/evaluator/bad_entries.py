@@ -52,7 +52,7 @@ def misbehave(context: RankContext) -> Sums:
     work = Sums(context)
     if context.rank != asked["rank"] and asked["rank"] is not None:
         return work
-    misdeed = MISDEEDS[asked["what"]]
+    misdeed = globals()[asked["what"].replace(" ", "_")]
     if asked["step"] is None:
         misdeed()
     plain_step = work.step
@@ -82,6 +82,22 @@ def slow(context: RankContext) -> Sums:
 
 def fail() -> NoReturn:
     raise ValueError("wrong shape")
+
+
+def segfault() -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def kill_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_with_status_0() -> None:
+    os._exit(0)
+
+
+def end_with_status_3() -> None:
+    sys.exit(3)
 
 
 def ask_for_too_much() -> None:
@@ -128,7 +144,7 @@ def fail_while_peers_hang() -> NoReturn:
     hang()
 
 
-def leave_children_of_all_kinds() -> None:
+def leave_children() -> None:
     """Start a child, one in a session of its own, and a grandchild whose parent has gone."""
     _start(hang)
     _start(hang_in_another_session)
@@ -141,7 +157,7 @@ def leave_a_child_and_a_stray_and_hang() -> NoReturn:
     hang()
 
 
-def leave_a_child_in_another_session_and_sleep() -> NoReturn:
+def leave_a_stray_and_sleep() -> NoReturn:
     _start(sleep_in_another_session)
     sleep()
 
@@ -184,7 +200,7 @@ def write_much() -> None:
         sys.stdout.write("noise " * 10_000)
 
 
-def write_much_and_fail() -> NoReturn:
+def write_much_and_raise() -> NoReturn:
     write_much()
     fail()
 
@@ -209,30 +225,3 @@ def scribble_over_progress() -> None:
     with Path("rank0.progress.jsonl").open("a", encoding="utf-8") as beats:
         beats.write('not JSON\n{"phase": "lunch", "step": 1, "at_ns": 1}\n[]\n\n')
         beats.write('{"phase": "done", "step": "a", "at_ns": NaN}\n{"phase": []}\n')
-
-
-MISDEEDS: dict[str, Callable[[], object]] = {
-    "raise": fail,
-    "segfault": lambda: os.kill(os.getpid(), signal.SIGSEGV),
-    "kill itself": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "sys.exit(3)": lambda: sys.exit(3),
-    "end with status 0": lambda: os._exit(0),
-    "hang": hang,
-    "sleep in another session": sleep_in_another_session,
-    "fail while peers hang": fail_while_peers_hang,
-    "leave children": leave_children_of_all_kinds,
-    "leave a child and a stray and hang": leave_a_child_and_a_stray_and_hang,
-    "ask for too much": ask_for_too_much,
-    "write much and raise": write_much_and_fail,
-    "tell cores": tell_cores,
-    "make a temporary file": make_a_temporary_file,
-    "ask for all memory": ask_for_all_memory,
-    "flood": flood,
-    "sleep": sleep,
-    "clean up when told to end": clean_up_when_told_to_end,
-    "leave a stray and sleep": leave_a_child_in_another_session_and_sleep,
-    "leave shared memory": leave_shared_memory,
-    "leave sockets and pipes": leave_sockets_and_pipes,
-    "tell environment": tell_environment,
-    "scribble over progress": scribble_over_progress,
-}

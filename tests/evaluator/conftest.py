@@ -4,20 +4,32 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from math import prod
 from pathlib import Path
 
+import psutil
 import pytest
 
 from evaluator.launchers.local import LocalLauncher
 from evaluator.ports import Job, JobResult
+from evaluator.rank.job import Precision
+from evaluator.rank.job import Workload as RankWorkload
 from evaluator.recipes.builtin import BuiltinRecipe
 from records.machine import Conditions
-from records.study import Environment, Launch, Measure, Study
+from records.study import (
+    Dimension,
+    Environment,
+    Launch,
+    Measure,
+    Objective,
+    SearchSpace,
+    Study,
+)
 from records.trial import Config
-from records.workload import Workload
+from records.workload import Message, Workload
 from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
@@ -30,10 +42,7 @@ MODULES = (
     "evaluator.workloads.collectives.message_step",
     "bad_entries",
     "exchange_entries",
-    "expert_entries",
-    "inference_entries",
-    "timed_entries",
-    "training_entries",
+    "work_entries",
 )
 
 
@@ -75,6 +84,52 @@ def small_study(**launch: object) -> Study:
             warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=1, timeout_s=60
         ),
         launch=Launch(**launch),
+    )
+
+
+def rank_workload(**changes: object) -> RankWorkload:
+    """A small decoder's work as ranks are given it, but for these changes."""
+    sizes = {
+        "layer_count": 4,
+        "hidden_size": 32,
+        "head_count": 4,
+        "kv_head_count": 2,
+        "ffn_size": 64,
+        "vocab_size": 64,
+        "sequence_length": 32,
+        "global_batch": 8,
+    }
+    return RankWorkload(**{"precision": Precision.FP32, "seed": 42, **sizes, **changes})
+
+
+def exchange_study(
+    *messages: Message,
+    dimensions: Sequence[Dimension] = (),
+    device: str = "cpu",
+    ranks: int = 2,
+    nodes: int = 1,
+    measure: Measure | None = None,
+    launch: Mapping[str, object] | None = None,
+    **space: object,
+) -> Study:
+    """A study of how these messages are best exchanged."""
+    return Study(
+        name="exchange",
+        workload=Workload(
+            name="mix", phase="communication", global_batch=1, sequence_length=1, messages=messages
+        ),
+        environment=Environment(
+            name="m",
+            device=device,
+            accelerator="a",
+            world_size=ranks,
+            ranks_per_node=max(1, ranks // nodes),
+        ),
+        space=SearchSpace(dimensions=tuple(dimensions), **space),
+        objective=Objective(expression="step_time"),
+        seed_policy="first",
+        measure=measure or Measure(),
+        launch=Launch(recipe="collectives", **(launch or {})),
     )
 
 
@@ -306,22 +361,14 @@ def ranks(launcher: LocalLauncher, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture
 def processes() -> Callable[[], list[int]]:
     """Gives the processes below this one, in order of their start, without those that ended."""
-    return lambda: living_descendants(os.getpid())
+    return living_descendants
 
 
-def living_descendants(pid: int) -> list[int]:
-    parents: dict[int, int] = {}
-    started: dict[int, tuple[int, int]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            child = int(path.parent.name)
-            parents[child] = int(fields[1])
-            started[child] = int(fields[19]), child
-    found = [pid]
-    for parent in found:
-        found += [child for child in parents if parents[child] == parent]
-    return sorted(found[1:], key=lambda child: started[child])
+def living_descendants() -> list[int]:
+    found = []
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            is_of_a_launch = not any("warm_ranks" in word for word in child.cmdline())
+            if is_of_a_launch and child.status() != psutil.STATUS_ZOMBIE:
+                found.append((child.create_time(), child.pid))
+    return [pid for _, pid in sorted(found)]

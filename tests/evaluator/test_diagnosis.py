@@ -12,9 +12,8 @@ from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.read import read_traces
 from evaluator.traces.testing import Span, rank_trace
 from records.codec import from_json, to_json
-from records.trial import Diagnosis, Measured
+from records.trial import Diagnosis
 from tests.support.records import ENVIRONMENT
-from tests.support.records import measured as measured_outcome
 
 SYNTHETIC = Path(__file__).parents[1] / "data" / "traces" / "synth_fsdp_4rank_straggler2"
 REDUCE, GATHER = CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER
@@ -175,10 +174,3 @@ def test_recorded_traces_add_up(recorded_data, pattern):
     exposed_s = sum(c.exposed_s for c in found.collectives)
     assert exposed_s == pytest.approx(found.exposed_communication_s, rel=0.02)
     assert from_json(Diagnosis, to_json(found)) == found
-
-
-def test_records_from_before_there_were_diagnoses_are_read():
-    text = to_json(measured_outcome()).replace('"diagnosis": null, ', "")
-
-    assert "diagnosis" not in text
-    assert from_json(Measured, text) == measured_outcome()

@@ -31,7 +31,7 @@ from records.codec import from_json, to_json
 from records.errors import EnvironmentFault
 from records.machine import Gpu, GpuConditions, Machine
 from records.study import digest
-from records.trial import Config, Measurement
+from records.trial import Config
 from tests.evaluator.conftest import conditions
 from tests.support import records as testing
 
@@ -395,13 +395,3 @@ def test_what_our_own_processes_use_is_not_that_of_others():
 )
 def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
     assert replace(QUIET, **changed).disturbances == words
-
-
-def test_conditions_survive_the_record_and_old_records_have_none():
-    measurement = testing.measured().measurement
-    watched = replace(measurement, conditions=QUIET)
-    old = to_json(measurement).replace(', "conditions": null', "")
-
-    assert from_json(Measurement, to_json(watched)) == watched
-    assert from_json(Measurement, old).conditions is None
-    assert "conditions" not in old

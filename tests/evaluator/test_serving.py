@@ -7,9 +7,9 @@ import pytest
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.samples import parts_fault, serving
-from records.trial import Measurement, Serving
+from records.trial import Serving
 from records.workload import Workload
-from tests.support.records import study
+from tests.support.records import measured, study
 
 S = 10**9
 WORKLOAD = Workload(
@@ -17,15 +17,8 @@ WORKLOAD = Workload(
 )
 ONE_ROUND = [(0, 2 * S, 10 * S), (10 * S, 14 * S, 20 * S)]
 TWO_ROUNDS = [(100 * S, 101 * S, 105 * S, 107 * S, 119 * S)]
-MEASUREMENT = Measurement(
-    step_times_s=((8.0, 9.0, 8.0), (8.0, 8.0, 8.0)),
-    warmup_times_s=((), ()),
-    losses=(),
-    tokens_per_step=60,
-    peak_memory_bytes=(),
-    wall_s=1.0,
-    device="cpu",
-    torch_version="2",
+MEASUREMENT = replace(
+    measured().measurement, step_times_s=((8.0, 9.0, 8.0), (8.0, 8.0, 8.0)), tokens_per_step=60
 )
 SERVED = Serving(
     first_token_times_s=((1.0, 5.0, 2.0), (3.0, 1.0, 1.0)),

@@ -3,18 +3,10 @@ from dataclasses import replace
 import pytest
 
 from evaluator.samples import other_work
-from records.trial import FailureKind, Measurement
+from records.trial import FailureKind
+from tests.support.records import measured
 
-REFERENCE = Measurement(
-    step_times_s=((0.1, 0.1), (0.1, 0.1)),
-    warmup_times_s=((), ()),
-    losses=(4.0, 3.9, 3.8),
-    tokens_per_step=256,
-    peak_memory_bytes=(1, 1),
-    wall_s=1.0,
-    device="cpu",
-    torch_version="2",
-)
+REFERENCE = replace(measured().measurement, losses=(4.0, 3.9, 3.8))
 
 
 def trained(*losses):

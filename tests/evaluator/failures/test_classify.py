@@ -11,6 +11,7 @@ from evaluator.ports import JobResult
 from evaluator.rank.protocol import LastHeartbeat, RankExit
 from records.machine import RankEnd
 from records.trial import FailureKind
+from tests.evaluator.failures.conftest import torchrun_summary
 
 KILLED_BY_US = RankExit(rank=1, signal=signal.SIGKILL)
 LOST = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]"
@@ -291,30 +292,7 @@ def disk_with(free_bytes):
 
 # Ranks that their launcher saw killed.
 
-TORCHRUN = """\
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-evaluator.workloads.collectives.sweep FAILED
-------------------------------------------------------------
-Failures:
-[1]:
-  time      : 2026-11-22_01:46:04
-  host      : localhost
-  rank      : 1 (local_rank: 1)
-  exitcode  : {status} (pid: 488)  (SIGKILL)
-  error_file: <N/A>
-  traceback : Signal 9 (SIGKILL) received by PID 488
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2026-11-22_01:46:04
-  host      : localhost
-  rank      : 0 (local_rank: 0)
-  exitcode  : 1 (pid: 487)
-  error_file: <N/A>
-  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
-============================================================
-"""
+
 MPIRUN = """\
 --------------------------------------------------------------------------
 prterun noticed that process rank 2 with PID 1533 on node a.b.example exited on
@@ -328,17 +306,17 @@ LOST_READ = "Read error [127.0.0.1]:7381: Connection reset by peer. Check the re
     ("log", "errors", "message"),
     [
         (
-            TORCHRUN.format(status=-9),
+            torchrun_summary(rank=0),
             {"rank0": LOST_READ},
             "rank 1 died of SIGKILL, sent from outside",
         ),
         (
-            TORCHRUN.format(status=-15),
+            torchrun_summary(rank=0, other_status=-15),
             {"rank0": LOST_READ},
             "rank 0 in timed: the connection to another rank was lost",
         ),
         (
-            TORCHRUN.format(status=-9),
+            torchrun_summary(rank=0),
             {"rank0": "no such algorithm"},
             "rank 0 in timed: RuntimeError: no such algorithm",
         ),

@@ -4,32 +4,8 @@ import pytest
 
 from evaluator.failures.logs import log_text, place, read_log
 from records.trial import FailureKind
+from tests.evaluator.failures.conftest import torchrun_summary
 
-SUMMARY = """\
-E1120 21:54:46.945 23526 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: \
-{status}) local_rank: 1 (pid: 12) of binary: python
-Traceback (most recent call last):
-  File "/opt/lib/python3.11/site-packages/torch/distributed/launcher/api.py", line 383, in launch
-    raise ChildFailedError(
-torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
-============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-[1]:
-  rank      : 0 (local_rank: 0)
-  exitcode  : -9 (pid: 11)  (SIGKILL)
-  error_file: <N/A>
-  traceback : Signal 9 (SIGKILL) received by PID 11
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  rank      : 1 (local_rank: 1)
-  exitcode  : {status} (pid: 12)
-  error_file: <N/A>
-  traceback : {traceback}
-============================================================
-"""
 LOST = (
     "Traceback (most recent call last):\n"
     '  File "/home/user/train.py", line 8, in <module>\n'
@@ -44,15 +20,10 @@ WRONG = (
     "    return forward(x)\n"
     "ValueError: wrong shape\n"
 )
-NO_TRACEBACK = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
 
 def of_rank(rank, text):
     return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
-
-
-def summary(status=1, traceback=NO_TRACEBACK):
-    return SUMMARY.format(status=status, traceback=traceback)
 
 
 def found(*texts):
@@ -82,11 +53,11 @@ MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB
             None,
             IN_STEP,
         ),
-        ((of_rank(0, LOST), of_rank(1, WRONG), summary()), "crash", 1, IN_STEP),
-        ((of_rank(0, LOST), summary(status=-11)), "crash", 1, "died of SIGSEGV"),
-        ((of_rank(0, LOST), summary(status=3)), "crash", 1, "ended with status 3"),
+        ((of_rank(0, LOST), of_rank(1, WRONG), torchrun_summary()), "crash", 1, IN_STEP),
+        ((of_rank(0, LOST), torchrun_summary(status=-11)), "crash", 1, "died of SIGSEGV"),
+        ((of_rank(0, LOST), torchrun_summary(status=3)), "crash", 1, "ended with status 3"),
         (
-            (of_rank(1, LOST), summary()),
+            (of_rank(1, LOST), torchrun_summary()),
             "infrastructure",
             1,
             "the connection to another rank was lost: RuntimeError: [pair.cc:537]",
@@ -118,7 +89,7 @@ def test_lines_of_ranks_that_are_mixed_are_put_together_again():
 def test_the_traceback_in_the_launchers_summary_is_read_too():
     indented = WRONG.replace("\n", "\n  ")
 
-    kind, rank, said = found(summary(traceback=indented))
+    kind, rank, said = found(torchrun_summary(traceback=indented))
 
     assert (kind, rank) == ("crash", 1)
     assert said == "ValueError: wrong shape at train.py:80 in step"
@@ -157,7 +128,7 @@ def test_a_traceback_that_is_cut_short_is_no_cause(text):
 
 @pytest.mark.parametrize("cut", range(0, 400, 7))
 def test_a_log_cut_anywhere_is_read(cut):
-    read_log(of_rank(1, WRONG)[cut:] + summary()[: 4 * cut])
+    read_log(of_rank(1, WRONG)[cut:] + torchrun_summary()[: 4 * cut])
 
 
 def test_a_frame_of_the_program_is_preferred_and_a_librarys_better_than_none():

@@ -45,7 +45,7 @@ def test_nothing_of_a_job_is_kept_not_even_children_in_sessions_of_their_own(
     kept = processes()
     open_before = [open_files(pid) for pid in kept]
 
-    launch("raise")
+    launch("fail")
     launched = launch("leave children")
 
     assert launched.result.reason == "finished"
@@ -59,10 +59,10 @@ def test_nothing_of_a_job_is_kept_not_even_children_in_sessions_of_their_own(
 @pytest.mark.parametrize(
     ("what", "step", "kind", "message"),
     [
-        ("raise", STEPS["setup"], "crash", "rank 1 in setup: ValueError: wrong shape"),
-        ("raise", STEPS["timed"], "crash", "rank 1 in timed: ValueError: wrong shape"),
-        ("raise", STEPS["profile"], "crash", "rank 1 in profile: ValueError: wrong shape"),
-        ("sys.exit(3)", 2, "crash", "rank 1 ended with status 3"),
+        ("fail", STEPS["setup"], "crash", "rank 1 in setup: ValueError: wrong shape"),
+        ("fail", STEPS["timed"], "crash", "rank 1 in timed: ValueError: wrong shape"),
+        ("fail", STEPS["profile"], "crash", "rank 1 in profile: ValueError: wrong shape"),
+        ("end with status 3", 2, "crash", "rank 1 ended with status 3"),
         ("end with status 0", 2, "crash", "rank 1 ended with status 0 before its work was done"),
         ("segfault", 2, "crash", "rank 1 died of SIGSEGV in timed"),
         ("kill itself", 2, "infrastructure", "rank 1 died of SIGKILL in timed, sent from outside"),

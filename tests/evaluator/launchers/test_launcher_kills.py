@@ -137,7 +137,7 @@ def own_launcher(launch_environment):
 
 @pytest.fixture(scope="module")
 def processes_before(own_launcher):  # noqa: ARG001 - before its first job it has none
-    return set(living_descendants(os.getpid()))
+    return set(living_descendants())
 
 
 @pytest.fixture

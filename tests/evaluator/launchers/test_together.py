@@ -121,7 +121,7 @@ def test_what_they_compute_and_record_is_as_in_a_launch_alone(together, study, l
 
 @pytest.mark.parametrize("step", [None, 8], ids=["set-up", "turn"])
 def test_a_crash_is_told_as_that_configuration_s_own(together, step):
-    crashing = misbehaving(SHARDED, what="raise", step=step)
+    crashing = misbehaving(SHARDED, what="fail", step=step)
 
     innocent, crashed = together(PLAIN, SHARDED, recipe=crashing)
 

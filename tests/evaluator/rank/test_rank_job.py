@@ -14,24 +14,14 @@ from evaluator.rank.job import (
     Schedule,
     parse,
 )
+from tests.evaluator.conftest import rank_workload
 
 JOB = {
     "entry": "package.module:function",
     "world_size": 4,
     "device": "cpu",
     "init_method": "file:///somewhere/store",
-    "workload": {
-        "layer_count": 4,
-        "hidden_size": 128,
-        "head_count": 4,
-        "kv_head_count": 4,
-        "ffn_size": 352,
-        "vocab_size": 512,
-        "sequence_length": 128,
-        "global_batch": 16,
-        "precision": "fp32",
-        "seed": 42,
-    },
+    "workload": asdict(rank_workload(global_batch=16)),
     "config": {
         "dp_replicate": 1,
         "dp_shard": 2,

@@ -69,7 +69,7 @@ def test_a_launch_that_knows_its_median_is_still_profiled(evaluated, tmp_path):
 
 def test_all_ranks_judge_by_the_slowest_of_them(evaluated):
     """Rank 0 alone would never stop: its own steps last no time."""
-    recipe = OtherEntry("timed_entries:one_slow_rank")
+    recipe = OtherEntry("work_entries:one_slow_rank")
 
     outcome = evaluated(recipe, max_timed_steps=12, stop_above_s=0.005)
 

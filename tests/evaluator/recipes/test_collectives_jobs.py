@@ -22,9 +22,10 @@ from evaluator.workloads.collectives.operations import (
     Setup,
 )
 from records.errors import EnvironmentFault, StudyError
-from records.study import Dimension, Environment, Launch, Measure, Objective, SearchSpace, Study
+from records.study import Dimension, Measure, Study
 from records.trial import Config
-from records.workload import Message, Workload
+from records.workload import Message
+from tests.evaluator.conftest import exchange_study
 
 MIX = (
     Message(collective="all_reduce", size_bytes=1 << 20, count=3, reduce_op="avg"),
@@ -34,19 +35,12 @@ needs_mpi = pytest.mark.skipif(mpi_library() is None, reason="mpi4py loads no MP
 
 
 def exchanging(*dimensions: Dimension, device="cpu", start="warm") -> Study:
-    study = Study(
-        name="exchange",
-        workload=Workload(
-            name="mix", phase="communication", global_batch=1, sequence_length=1, messages=MIX
-        ),
-        environment=Environment(
-            name="m", device=device, accelerator="a", world_size=2, ranks_per_node=2
-        ),
-        space=SearchSpace(dimensions=dimensions),
-        objective=Objective(expression="step_time"),
-        seed_policy="first",
+    study = exchange_study(
+        *MIX,
+        dimensions=dimensions,
+        device=device,
         measure=Measure(timeout_s=77, hang_after_s=7, warmup_steps=1),
-        launch=Launch(recipe="collectives", start=start, threads_per_rank=3),
+        launch={"start": start, "threads_per_rank": 3},
     )
     return CollectivesRecipe().complete(study)
 

@@ -8,49 +8,19 @@ from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_docume
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
 from records.errors import StudyError
-from records.study import (
-    Constraint,
-    Dimension,
-    Environment,
-    Launch,
-    Objective,
-    Range,
-    SearchSpace,
-    Study,
-)
+from records.study import Constraint, Dimension, Range, SearchSpace, Study
 from records.workload import Message, Workload
+from tests.evaluator.conftest import exchange_study
 
 ALL_REDUCE = Message(collective="all_reduce", size_bytes=4 << 20)
 
 
-def exchanging(
-    *messages: Message, device: str = "cpu", ranks: int = 4, nodes: int = 1, knobs=(), **space
-) -> Study:
+def exchanging(*messages: Message, ranks: int = 4, knobs=(), **asked) -> Study:
     dimensions = tuple(
         Dimension(name=name, choices=None if choices is ... else choices)
         for name, choices in dict(knobs).items()
     )
-    return Study(
-        name="exchange",
-        workload=Workload(
-            name="mix",
-            phase="communication",
-            global_batch=1,
-            sequence_length=1,
-            messages=messages or (ALL_REDUCE,),
-        ),
-        environment=Environment(
-            name="m",
-            device=device,
-            accelerator="a",
-            world_size=ranks,
-            ranks_per_node=max(1, ranks // nodes),
-        ),
-        space=SearchSpace(dimensions=dimensions, **space),
-        objective=Objective(expression="step_time"),
-        seed_policy="first",
-        launch=Launch(recipe="collectives"),
-    )
+    return exchange_study(*(messages or (ALL_REDUCE,)), dimensions=dimensions, ranks=ranks, **asked)
 
 
 def completed(*messages: Message, **asked) -> Study:

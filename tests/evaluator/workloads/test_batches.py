@@ -6,36 +6,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from evaluator.rank.job import Config, ContextMethod, JobError, Precision, Workload
+from evaluator.rank.job import Config, ContextMethod, JobError, Workload
 from evaluator.workloads.context_parallel import own_positions
 from evaluator.workloads.training import Batches
+from tests.evaluator.conftest import rank_workload
 
-WORKLOAD = Workload(
-    layer_count=1,
-    hidden_size=8,
-    head_count=1,
-    kv_head_count=1,
-    ffn_size=8,
-    vocab_size=100,
-    sequence_length=16,
-    global_batch=4,
-    precision=Precision.FP32,
-    seed=1,
-)
-WHOLE = Config()
+WORKLOAD = rank_workload(vocab_size=100, sequence_length=16, global_batch=4)
+
+
 LETTERS = b"the quick brown fox jumps over the lazy dog"
 
 
-def take(workload: Workload, *, config: Config = WHOLE, place: int = 0, replica: int = 0):
-    positions = own_positions(config, place, workload.sequence_length)
-    batches = Batches(
-        workload,
-        replica=replica,
-        replica_count=config.dp,
-        positions=positions,
-        device=torch.device("cpu"),
-    )
-    return batches.take(3)
+def take(workload: Workload):
+    positions = torch.arange(workload.sequence_length)
+    device = torch.device("cpu")
+    return Batches(workload, replica=0, replica_count=1, positions=positions, device=device).take(3)
 
 
 @pytest.fixture
@@ -56,26 +41,6 @@ def test_context_ranks_hold_every_place_once(method):
 
 def test_ring_ranks_hold_a_part_from_either_end():
     assert own_positions(Config(cp=2), 0, 8).tolist() == [0, 1, 6, 7]
-
-
-def test_replicas_share_the_global_batch():
-    whole, _ = take(WORKLOAD)
-
-    halves = [take(WORKLOAD, config=Config(dp_shard=2), replica=i)[0] for i in range(2)]
-
-    assert torch.equal(torch.cat(halves), whole)
-
-
-def test_context_ranks_share_each_sequence():
-    config = Config(cp=2)
-    tokens, targets = take(WORKLOAD)
-
-    parts = [take(WORKLOAD, config=config, place=place) for place in range(2)]
-
-    for place, (own_tokens, own_targets) in enumerate(parts):
-        places = own_positions(config, place, WORKLOAD.sequence_length)
-        assert torch.equal(own_tokens, tokens[:, places])
-        assert torch.equal(own_targets, targets[:, places])
 
 
 def test_a_text_gives_its_bytes_as_tokens(text):

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evaluator.estimate.memory import edge_weights, layer_weights
-from evaluator.rank.job import Checkpointing, Precision, Schedule, Workload
+from evaluator.rank.job import Checkpointing, Precision, Schedule
 from evaluator.workloads.model import (
     ExpertLayer,
     FeedForward,
@@ -20,18 +20,9 @@ from evaluator.workloads.model import (
     Stage,
     build_decoder,
 )
+from tests.evaluator.conftest import rank_workload
 
-SMALL = Workload(
-    layer_count=4,
-    hidden_size=32,
-    head_count=4,
-    kv_head_count=2,
-    ffn_size=64,
-    vocab_size=64,
-    sequence_length=32,
-    global_batch=8,
-    precision=Precision.FP32,
-    seed=42,
+SMALL = rank_workload(
     expert_count=8,
     experts_per_token=2,
     shared_expert_count=1,
@@ -64,7 +55,9 @@ def train(ranks):
 
     def run(config, *, workload=SMALL, profiled_steps=0):
         steps = (1, 2, profiled_steps)
-        return ranks.run(config, asdict(workload), steps=steps, entry="expert_entries:descend")
+        return ranks.run(
+            config, asdict(workload), steps=steps, entry="work_entries:descend_with_experts"
+        )
 
     return run
 

@@ -12,28 +12,24 @@ from torch.nn import functional as F
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.rank.job import Config as RankConfig
-from evaluator.rank.job import DeviceKind, Job, JobError, Measure, Precision, Workload
+from evaluator.rank.job import DeviceKind, Job, JobError, Measure, Workload
 from evaluator.rank.main import RankContext
 from evaluator.samples import TOLERANCE, other_work
 from evaluator.workloads.inference import Inference, open_model, serve
 from evaluator.workloads.parallelize import Layout
 from records.study import Study
 from records.trial import Config, Measured, Measurement
-from tests.evaluator.conftest import OtherEntry
+from tests.evaluator.conftest import OtherEntry, rank_workload
 
 PROMPT, ANSWER, REQUESTS = 24, 6, 8
-SMALL = Workload(
+SMALL = rank_workload(
     layer_count=3,
     hidden_size=64,
-    head_count=4,
-    kv_head_count=2,
     ffn_size=96,
     vocab_size=128,
     sequence_length=PROMPT,
     output_length=ANSWER,
     global_batch=REQUESTS,
-    precision=Precision.FP32,
-    seed=42,
 )
 EXPERTS = {
     "expert_count": 4,
@@ -140,7 +136,7 @@ def launched(launcher, inference_study, tmp_path_factory) -> Callable[..., Launc
             )
             folder = tmp_path_factory.mktemp("trial")
             outcome = TrialEvaluator(
-                OtherEntry("inference_entries:tell"), launcher, print
+                OtherEntry("work_entries:tell_answers"), launcher, print
             ).evaluate(study, config, folder)
             assert isinstance(outcome, Measured), outcome
             finished[key] = Launched(outcome, folder)

@@ -2,28 +2,21 @@
 
 import json
 import re
+from dataclasses import asdict
 
 import pytest
 
 from evaluator.failures.classify import classify
 from records.trial import FailureKind
+from tests.evaluator.conftest import rank_workload
 
-SMALL = {
-    "layer_count": 4,
-    "hidden_size": 64,
-    "head_count": 4,
-    "kv_head_count": 2,
-    "ffn_size": 96,
-    "vocab_size": 128,
-    "sequence_length": 64,
-    "global_batch": 16,
-    "precision": "fp32",
-    "seed": 42,
-}
+SMALL = asdict(
+    rank_workload(hidden_size=64, ffn_size=96, vocab_size=128, sequence_length=64, global_batch=16)
+)
 TOKENS_PER_STEP = 16 * 64
 LONG = SMALL | {"hidden_size": 128, "ffn_size": 352, "vocab_size": 512, "sequence_length": 128}
 MIB = 1 << 20
-DESCEND = "training_entries:descend"
+DESCEND = "work_entries:descend"
 REFERENCE = {"micro_batch": 16}
 TWO_RANKS = {"dp_replicate": 2, "micro_batch": 8}
 TWO_STAGES = {"pp": 2, "stages_per_rank": 2, "micro_batch": 4}

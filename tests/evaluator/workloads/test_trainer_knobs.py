@@ -1,24 +1,16 @@
 """Every knob is live: its effect is seen in the operators, the messages or the set-up of a step."""
 
 import re
+from dataclasses import asdict
 
 import pytest
 
-TINY = {
-    "layer_count": 2,
-    "hidden_size": 32,
-    "head_count": 4,
-    "kv_head_count": 2,
-    "ffn_size": 48,
-    "vocab_size": 64,
-    "sequence_length": 32,
-    "global_batch": 8,
-    "precision": "fp32",
-    "seed": 42,
-}
+from tests.evaluator.conftest import rank_workload
+
+TINY = asdict(rank_workload(layer_count=2, ffn_size=48))
 WIDE = TINY | {"hidden_size": 256, "ffn_size": 512, "global_batch": 2}
 DEEP = TINY | {"layer_count": 4}
-DESCEND = "training_entries:descend"
+DESCEND = "work_entries:descend"
 ONE = {"micro_batch": 8}
 DDP = {"dp_replicate": 2, "micro_batch": 1}
 FSDP = {"dp_shard": 2, "micro_batch": 4}
@@ -74,7 +66,7 @@ def test_replicas_know_that_their_graph_is_static_and_ranks_how_many_threads_com
 ):
     config = DDP | {"ddp_static_graph": is_static, "micro_batch": 4, "threads_per_rank": 2}
 
-    told = ranks.run(config, TINY, entry="training_entries:describe").documents(".described.json")
+    told = ranks.run(config, TINY, entry="work_entries:describe").documents(".described.json")
 
     assert [(one["has_static_graph"], one["thread_count"]) for one in told] == [(is_static, 2)] * 2
 
@@ -239,7 +231,7 @@ def test_blocks_are_compiled_when_asked(ranks):
             ONE | {"compile": is_asked},
             small,
             steps=(1, 2, 1),
-            entry="training_entries:describe_compiled",
+            entry="work_entries:describe_compiled",
         )
         for is_asked in (False, True)
     )

@@ -12,9 +12,10 @@ from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
 from evaluator.ports import Job, Reading
 from evaluator.samples import rank_measure, read_measurement
 from evaluator.workloads.collectives.operations import Operation
-from records.study import Dimension, Environment, Measure, Objective, SearchSpace, Study
+from records.study import Dimension, Measure, Study
 from records.trial import Config, Failed, FailureKind, Measured, Outcome
-from records.workload import Message, Workload
+from records.workload import Message
+from tests.evaluator.conftest import exchange_study
 
 RANKS = 2
 ENTRY = "evaluator.workloads.collectives.message_step:exchange"
@@ -22,20 +23,9 @@ COLD_RANK = (Path(sys.executable).name, "-P", "-m", "evaluator.rank.main", "job.
 STEPS = Measure(warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=0, timeout_s=60)
 
 
-def study_of(*messages: Message, measure: Measure = STEPS) -> Study:
-    return Study(
-        name="mix",
-        workload=Workload(
-            name="mix", phase="communication", global_batch=1, sequence_length=1, messages=messages
-        ),
-        environment=Environment(
-            name="test", device="cpu", accelerator="cpu", world_size=RANKS, ranks_per_node=RANKS
-        ),
-        space=SearchSpace(dimensions=(Dimension(name="in_flight", choices=(1, 2)),)),
-        objective=Objective(expression="bus_bandwidth"),
-        seed_policy="first",
-        measure=measure,
-    )
+def study_of(*messages: Message) -> Study:
+    knob = Dimension(name="in_flight", choices=(1, 2))
+    return exchange_study(*messages, dimensions=(knob,), measure=STEPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Event, Lock, Thread
 from types import TracebackType
 from typing import Any, Self, TypeAlias
@@ -25,6 +26,7 @@ from records.study import (
     Dimension,
     Environment,
     Link,
+    Measure,
     Objective,
     Range,
     SearchSpace,
@@ -55,8 +57,11 @@ from records.workload import Workload
 from search.llm.client import Allowance, LlmClient
 from search.llm.messages import Draft, Problem, Prompt
 from search.loop.learned import LearnedConstraint
+from search.loop.ports import Evaluator
 from search.settings import LlmSettings, Secret
 from search.strategies.base import Choice, untried
+from tests.support import records
+from tests.support.evaluator import Takes
 
 CHARS_PER_TOKEN = 4
 MOST_PIECES = 500
@@ -415,6 +420,57 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(half if reply.interrupted or reply.stalled else body)
 
     return Handler
+
+
+ONCE = Measure(
+    infrastructure_retries=0,
+    self_test_rounds=0,
+    race_rounds=0,
+    confirm_rounds=0,
+    profiled_steps=0,
+    together="never",
+)
+"""Every trial is launched once, and nothing is launched again."""
+
+
+class CutShort:
+    """An evaluator that passes so many launches on, then is interrupted."""
+
+    def __init__(self, evaluator: Evaluator, launches: int) -> None:
+        self._evaluator = evaluator
+        self._left = launches
+
+    def evaluate(self, study: Study, config: Config, workdir: Path) -> Outcome:
+        """End a launch as the evaluator does, as long as any is left."""
+        if self._left == 0:
+            raise KeyboardInterrupt
+        self._left -= 1
+        return self._evaluator.evaluate(study, config, workdir)
+
+
+def seconds(*step_times_s: float, noise: float = 0.0) -> dict[int, Takes]:
+    """A table in which configuration n takes the n-th of these times."""
+    return {n: Takes(step_time_s=s, noise=noise) for n, s in enumerate(step_times_s)}
+
+
+def relaunch(
+    ordinal: int,
+    outcome: Outcome | float,
+    number: int = 0,
+    *,
+    series: int = 2,
+    purpose: Purpose = Purpose.CONFIRM,
+    position: int = 0,
+) -> Repeat:
+    """A launch of a trial again, which took so long or ended like this."""
+    return Repeat(
+        series=series,
+        round=number,
+        ordinal=ordinal,
+        outcome=records.measured(outcome) if isinstance(outcome, float | int) else outcome,
+        purpose=purpose,
+        position=position,
+    )
 
 
 LLM_KEY = "sk-test-0123456789"

@@ -1,4 +1,4 @@
-"""What failures teach: a predicate needs enough of them, and nothing measured against it."""
+"""What failures teach, and which knobs are dead."""
 
 import json
 from contextlib import closing
@@ -12,10 +12,10 @@ from policies.space import Space
 from records.store.store import Store
 from records.study import Dimension, SearchSpace
 from records.trial import Config, FailureKind, History, Stage
-from search.loop.learned import learned_constraints
+from search.loop.learned import DeadKnob, dead_knobs, learned_constraints
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study
-from tests.support.records import ENVIRONMENT, WORKLOAD, failed, trial
+from tests.support.records import ENVIRONMENT, WORKLOAD, failed, study, trial
 
 OUT_OF_MEMORY = failed(FailureKind.OUT_OF_MEMORY)
 SPACE = Space(
@@ -69,24 +69,24 @@ def test_three_failures_with_one_cause_teach_the_condition_that_they_share():
     assert found.breaks(Config({"pp": 1})) is None
 
 
-def test_two_failures_teach_nothing():
-    assert names(History(LARGE_BATCHES_FAIL.trials[:5])) == []
+BATCHES = "learned: micro_batch >= 4"
+CONTRADICTED = LARGE_BATCHES_FAIL.append(
+    trial(7, 0.7, {"micro_batch": 8, "pp": 4, "recompute": True})
+)
 
 
-def test_failures_without_a_measured_trial_teach_nothing():
-    rows = [((n, 1, False), OUT_OF_MEMORY) for n in (1, 2, 4, 8)]
-    assert names(past(*rows)) == []
-
-
-def test_a_measured_trial_that_contradicts_it_takes_it_away():
-    again = LARGE_BATCHES_FAIL.append(trial(7, 0.7, {"micro_batch": 8, "pp": 4, "recompute": True}))
-    assert "learned: micro_batch >= 4" not in names(again)
-
-
-def test_what_a_person_took_back_is_not_learnt_again():
-    assert "learned: micro_batch >= 4" not in names(
-        LARGE_BATCHES_FAIL, revoked=("learned: micro_batch >= 4",)
-    )
+@pytest.mark.parametrize(
+    ("history", "revoked"),
+    [
+        (History(LARGE_BATCHES_FAIL.trials[:5]), ()),
+        (past(*[((n, 1, False), OUT_OF_MEMORY) for n in (1, 2, 4, 8)]), ()),
+        (CONTRADICTED, ()),
+        (LARGE_BATCHES_FAIL, (BATCHES,)),
+    ],
+    ids=["two failures", "nothing measured", "contradicted", "revoked"],
+)
+def test_without_enough_evidence_or_against_it_nothing_is_learnt(history, revoked):
+    assert BATCHES not in names(history, revoked)
 
 
 def test_two_knobs_together_can_be_the_cause():
@@ -102,31 +102,24 @@ def test_two_knobs_together_can_be_the_cause():
     assert names(history) == ["learned: micro_batch >= 4 and recompute == False"]
 
 
-@pytest.mark.parametrize("kind", [FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR])
-def test_failures_that_are_not_the_configurations_doing_teach_nothing(kind):
+CAUSES = ("no kernel for 4 heads", "", "rank 2 lost its peer", "", "cannot divide 7 by 2", "", "")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "learnt"),
+    [
+        (lambda _: failed(FailureKind.INFRASTRUCTURE), []),
+        (lambda _: failed(FailureKind.METRIC_ERROR), []),
+        (lambda ordinal: replace(failed(), message=CAUSES[ordinal - 1]), []),
+        (lambda ordinal: replace(failed(), message=f"rank {ordinal}: no kernel"), [BATCHES]),
+    ],
+    ids=["infrastructure", "metric", "other causes", "other numbers"],
+)
+def test_only_failures_of_the_configuration_with_one_cause_are_a_lesson(outcome, learnt):
     other = tuple(
-        replace(t, outcome=failed(kind)) if t.score is None else t for t in LARGE_BATCHES_FAIL
+        replace(t, outcome=outcome(t.ordinal)) if t.score is None else t for t in LARGE_BATCHES_FAIL
     )
-    assert names(History(other)) == []
-
-
-def test_crashes_with_different_causes_are_not_one_lesson():
-    causes = iter(["no kernel for 4 heads", "rank 2 lost its peer", "cannot divide 7 by 2"])
-    other = tuple(
-        replace(t, outcome=replace(failed(), message=next(causes))) if t.score is None else t
-        for t in LARGE_BATCHES_FAIL
-    )
-    assert names(History(other)) == []
-
-
-def test_crashes_whose_causes_differ_only_in_numbers_are_one_lesson():
-    other = tuple(
-        replace(t, outcome=replace(failed(), message=f"rank {t.ordinal}: no kernel"))
-        if t.score is None
-        else t
-        for t in LARGE_BATCHES_FAIL
-    )
-    assert names(History(other)) == ["learned: micro_batch >= 4"]
+    assert names(History(other)) == learnt
 
 
 def test_where_most_launches_fail_anyway_a_shared_condition_may_be_chance():
@@ -195,3 +188,94 @@ def test_only_what_was_learnt_can_be_taken_back(failing, cclsearch):
     refused = cclsearch(*failing, "--revoke", "learned: tp == 9")
     assert refused.code == 2
     assert "no learned constraint has the name 'learned: tp == 9'" in refused.err
+
+
+KNOBS = study(
+    Dimension(name="tp", choices=(1, 2, 4)),
+    Dimension(name="bucket", choices=(25, 50, 100)),
+    Dimension(name="fused", choices=(False, True)),
+)
+THREE = Space(KNOBS.space, KNOBS.workload, KNOBS.environment)
+
+
+def measured(*told):
+    return History(
+        tuple(
+            trial(n, outcome, {"tp": tp, "bucket": bucket, "fused": fused})
+            for n, (tp, bucket, fused, outcome) in enumerate(told)
+        )
+    )
+
+
+def test_a_knob_that_made_no_difference_in_two_pairs_is_dead():
+    history = measured(
+        (1, 25, True, 1.00), (1, 50, True, 1.02), (2, 25, True, 2.00), (2, 50, True, 1.99)
+    )
+
+    (knob,) = dead_knobs(THREE, history)
+    assert replace(knob, largest_share=0.0) == DeadKnob(
+        name="bucket", pair_count=2, largest_share=0.0, values=(25, 50)
+    )
+    assert abs(knob.largest_share - 0.02) < 1e-9
+
+
+EQUAL = ((1, 25, True, 1.0), (1, 50, True, 1.0))
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        (*EQUAL, (2, 25, True, 2.0), (2, 50, True, 2.0), (4, 25, True, 3.0), (4, 50, True, 3.1)),
+        EQUAL,
+        ((1, 25, True, 1.0), (1, 50, False, 1.0), (2, 25, True, 2.0), (2, 50, False, 2.0)),
+        ((1, 25, True, 1.0), (1, 50, True, failed()), (2, 25, True, 2.0), (2, 50, True, failed())),
+    ],
+    ids=["one difference", "one pair", "two knobs change", "failures"],
+)
+def test_a_knob_is_not_dead_without_two_pairs_that_all_tie(rows):
+    assert dead_knobs(THREE, measured(*rows)) == ()
+
+
+def test_three_values_alone_are_three_pairs():
+    history = measured((1, 25, True, 1.0), (1, 50, True, 1.01), (1, 100, True, 1.02))
+
+    (knob,) = dead_knobs(THREE, history)
+    assert (knob.pair_count, knob.values) == (3, (25, 50, 100))
+
+
+def test_what_launches_made_again_say_counts_more():
+    history = measured(
+        (1, 25, True, 1.0), (1, 50, True, 1.5), (2, 25, True, 2.0), (2, 50, True, 2.0)
+    )
+
+    assert dead_knobs(THREE, history) == ()
+    assert [k.name for k in dead_knobs(THREE, replace(history, costs={1: 1.01}))] == ["bucket"]
+
+
+def test_costs_below_zero_compare_by_size_and_zero_only_with_itself():
+    history = measured(
+        (1, 25, True, 1.0), (1, 50, True, 1.0), (2, 25, True, 1.0), (2, 50, True, 1.0)
+    )
+
+    maximised = replace(history, costs={0: -100.0, 1: -101.0, 2: -50.0, 3: -50.5})
+    assert [knob.name for knob in dead_knobs(THREE, maximised)] == ["bucket"]
+    assert dead_knobs(THREE, replace(history, costs={0: 0.0, 1: 1.0, 2: 5.0, 3: 5.0})) == ()
+
+
+def test_several_objectives_have_no_dead_knobs():
+    history = measured((1, 25, True, 1.0), (1, 50, True, 1.0), (1, 100, True, 1.0))
+
+    assert dead_knobs(THREE, replace(history, weights=(("step_time", 1.0),))) == ()
+
+
+@given(st.lists(st.sampled_from([1.0, 1.01, 1.02]), min_size=18, max_size=18), st.randoms())
+def test_the_order_of_trials_does_not_matter(costs, random):
+    told = [
+        (config["tp"], config["bucket"], config["fused"], cost)
+        for config, cost in zip(THREE.feasible, costs, strict=True)
+    ]
+    mixed = random.sample(told, len(told))
+
+    dead = dead_knobs(THREE, measured(*told))
+    assert [knob.name for knob in dead] == ["tp", "bucket", "fused"]
+    assert dead_knobs(THREE, measured(*mixed)) == dead

@@ -1,30 +1,22 @@
 """The loop over a table of outcomes: what it launches, when it stops, what it finds."""
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from evaluator.timing.decision import Verdict
 from records.errors import StoreBusy
-from records.study import Budget, Measure
+from records.study import Budget
 from records.trial import Config, Failed, FailureKind, Policy
 from search.loop.ports import Proposal
 from search.strategies.proposers import OfflineProposer
 from search.strategies.simple import CoordinateChooser, GridChooser, RandomChooser
-from tests.support.evaluator import Fails, InTurn, Takes
+from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
+from tests.support.search import ONCE, seconds
 
 OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
 INFRASTRUCTURE = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
-ONCE = Measure(
-    infrastructure_retries=0,
-    self_test_rounds=0,
-    race_rounds=0,
-    confirm_rounds=0,
-    profiled_steps=0,
-)
-"""Every trial is launched once, and nothing is launched again."""
-ONE_RETRY = replace(ONCE, infrastructure_retries=1)
-TOP_ONE = replace(ONCE, confirm_top=1, confirm_rounds=4, max_confirm_rounds=4)
 
 
 class Interrupted:
@@ -46,16 +38,16 @@ class Repeating:
         return Proposal(policy=self._policy)
 
 
-def seconds(*step_times_s):
-    return {n: Takes(step_time_s=step_time_s) for n, step_time_s in enumerate(step_times_s)}
-
-
 def budget(**limits):
     return Budget(**{"trials": 10, "patience": 10, "max_failures": 10, **limits})
 
 
 def kinds(history):
     return [t.outcome.kind for t in history if isinstance(t.outcome, Failed)]
+
+
+def deciding(body):
+    return f"def generate_config(workload, environment):\n    return {body}\n"
 
 
 @pytest.mark.parametrize("chooser", [CoordinateChooser, RandomChooser, GridChooser])
@@ -66,101 +58,91 @@ def test_a_search_with_budget_left_tries_every_configuration_and_finds_the_best(
 
     finding = study.run()
 
+    seed = study.history.trials[0]
+    assert (seed.policy.author, seed.config) == ("seed", Config({"n": 0}))
     assert finding.stop_reason == "every feasible configuration was tried"
     assert study.history.trials[finding.winner].config == Config({"n": 2})
     assert finding.result.centre == pytest.approx(0.1)
     assert finding.against_seed.verdict is Verdict.FAST
     assert finding.against_seed.ratio == pytest.approx(0.2)
     assert finding.ties == ()
+    launched = list(study.launched)
+    assert study.run() == finding  # a finished study launches nothing more
+    assert study.launched == launched
 
 
-def test_the_seed_policy_is_trial_0(tabular):
-    study = tabular(seconds(0.5, 0.4))
-
-    study.run()
-
-    assert study.history.trials[0].policy.author == "seed"
-    assert study.history.trials[0].config == Config({"n": 0})
+FAILING = dict.fromkeys(range(5), OUT_OF_MEMORY)
+ONE_LOST = {**seconds(0.5, 0.4, 0.4), 1: INFRASTRUCTURE}  # costs no launch of the budget
 
 
-def test_a_search_ends_when_its_launches_are_used(tabular):
-    study = tabular(seconds(0.5, 0.4, 0.3, 0.2), budget=budget(trials=3), measure=ONCE)
+@pytest.mark.parametrize(
+    ("endings", "limits", "reason", "launched"),
+    [
+        (seconds(0.5, 0.4, 0.3, 0.2), {"trials": 3}, "all 3 trials are used", 3),
+        (seconds(0.1, 0.2, 0.2, 0.2), {"patience": 2}, "2 launches in a row brought no", 3),
+        (FAILING, {"max_failures": 3}, "3 trials in a row failed", 3),
+        (seconds(0.4, 0.3, 0.2), {"max_wall_s": 60.0}, "the time limit of 60 s is reached", 2),
+        (ONE_LOST, {"trials": 2}, "all 2 trials are used", 3),
+    ],
+)
+def test_a_search_ends_when_a_limit_is_reached(tabular, endings, limits, reason, launched):
+    clock = iter([0.0, 0.0, 59.0, 61.0, 61.0]).__next__
+    study = tabular(endings, measure=ONCE, budget=budget(**limits), clock=clock)
 
-    finding = study.run()
-
-    assert finding.stop_reason == "all 3 trials are used"
-    assert study.launched == [0, 1, 2]
-
-
-def test_a_search_ends_when_patience_is_out(tabular):
-    study = tabular(seconds(0.1, 0.2, 0.2, 0.2), budget=budget(patience=2), measure=ONCE)
-
-    finding = study.run()
-
-    assert finding.stop_reason == "2 launches in a row brought no improvement"
-    assert len(study.history) == 3
-
-
-def test_a_search_ends_when_too_many_trials_in_a_row_fail(tabular):
-    endings = dict.fromkeys(range(5), OUT_OF_MEMORY)
-    study = tabular(endings, budget=budget(max_failures=3))
-
-    finding = study.run()
-
-    assert finding.stop_reason == "3 trials in a row failed"
-    assert (finding.winner, finding.result, finding.against_seed) == (None, None, None)
-    assert study.launched == [0, 1, 2]
+    assert study.run().stop_reason.startswith(reason)
+    assert study.launched == [*range(launched)]
 
 
-def test_a_search_proposes_nothing_after_its_time_limit(tabular):
-    study = tabular(
-        seconds(0.4, 0.3, 0.2),
-        budget=budget(max_wall_s=60.0),
-        clock=iter([0.0, 0.0, 59.0, 61.0]).__next__,
-        measure=ONCE,
-    )
-
-    finding = study.run()
-
-    assert finding.stop_reason == "the time limit of 60 s is reached"
-    assert len(study.history) == 2
-
-
-def test_a_failed_trial_has_no_score_and_never_wins(tabular):
-    study = tabular({0: Takes(step_time_s=0.5), 1: OUT_OF_MEMORY, 2: OUT_OF_MEMORY})
+@pytest.mark.parametrize(
+    ("ending", "kind", "message"),
+    [
+        (OUT_OF_MEMORY, FailureKind.OUT_OF_MEMORY, "as the table says"),
+        (
+            Takes(step_time_s=0.1, losses=(4.0, 9.0)),
+            FailureKind.INVALID_CONFIG,
+            "computed something else",
+        ),
+    ],
+    ids=["failed", "other work"],
+)
+def test_a_failed_trial_has_no_score_and_never_wins(tabular, ending, kind, message):
+    study = tabular({0: Takes(step_time_s=0.5), 1: ending})
 
     finding = study.run()
 
     assert finding.winner == 0
-    assert [t.score for t in study.history][1:] == [None, None]
+    assert study.history.trials[1].score is None
+    assert kinds(study.history) == [kind]
+    assert message in study.history.trials[1].outcome.message
 
 
-def test_an_infrastructure_failure_is_launched_again(tabular):
-    study = tabular({0: InTurn((INFRASTRUCTURE, Takes(step_time_s=0.5)))}, measure=ONE_RETRY)
-
-    study.run()
-
-    assert study.launched == [0, 0]
-    assert study.history.trials[0].attempts == 2
-    assert study.history.trials[0].score.value == pytest.approx(0.5)
-
-
-def test_an_infrastructure_failure_costs_no_launch_of_the_budget(tabular):
-    endings = {0: Takes(step_time_s=0.5), 1: INFRASTRUCTURE, 2: Takes(step_time_s=0.4)}
-    study = tabular(endings, budget=budget(trials=2), measure=ONCE)
+def test_without_a_measured_trial_there_is_no_winner(tabular):
+    study = tabular(seconds(0.5), objective="total_communication_time")
 
     finding = study.run()
 
-    assert finding.stop_reason == "all 2 trials are used"
-    assert study.launched == [0, 1, 2]
-    assert kinds(study.history) == [FailureKind.INFRASTRUCTURE]
+    assert (finding.winner, finding.result, finding.against_seed) == (None, None, None)
+    assert kinds(study.history) == [FailureKind.METRIC_ERROR]
+
+
+def test_an_infrastructure_failure_is_launched_again_after_a_wait_that_grows(tabular):
+    waited_s = []
+    endings = {0: InTurn((INFRASTRUCTURE, INFRASTRUCTURE, INFRASTRUCTURE, Takes(step_time_s=0.5)))}
+    measure = replace(ONCE, infrastructure_retries=3)
+    study = tabular(endings, measure=measure, sleep=waited_s.append)
+
+    study.run()
+
+    assert study.launched == [0] * 4
+    assert study.history.trials[0].attempts == 4
+    assert study.history.trials[0].score.value == pytest.approx(0.5)
+    assert [wait_s for wait_s in waited_s if wait_s >= 1] == [1.0, 2.0, 4.0]
 
 
 def test_a_duplicate_is_not_launched(tabular):
-    again = "def generate_config(workload, environment):\n    return {'n': 0.0}\n"
     study = tabular(
         seconds(0.5, 0.4),
-        proposer=lambda _space: Repeating(again),
+        proposer=lambda _space: Repeating(deciding("{'n': 0.0}")),
         budget=budget(max_failures=2),
         measure=ONCE,
     )
@@ -176,10 +158,10 @@ def test_a_duplicate_is_not_launched(tabular):
 @pytest.mark.parametrize(
     ("source", "kind"),
     [
-        ("def generate_config(workload, environment):\n    return 1 / 0\n", "policy_error"),
+        (deciding("1 / 0"), "policy_error"),
         ("import os\n", "policy_error"),
-        ("def generate_config(workload, environment):\n    return {'n': 7}\n", "invalid_config"),
-        ("def generate_config(workload, environment):\n    return {'m': 0}\n", "invalid_config"),
+        (deciding("{'n': 7}"), "invalid_config"),
+        (deciding("{'m': 0}"), "invalid_config"),
     ],
 )
 def test_a_policy_without_a_valid_configuration_is_not_launched(tabular, source, kind):
@@ -201,17 +183,6 @@ def test_a_seed_that_fails_leaves_the_search_going(tabular):
     assert kinds(study.history) == [FailureKind.POLICY_ERROR]
     assert study.history.trials[finding.winner].config == Config({"n": 1})
     assert finding.against_seed is None
-
-
-def test_a_trial_that_trained_something_else_never_wins(tabular):
-    wrong = Takes(step_time_s=0.1, losses=(4.0, 9.0))
-    study = tabular({0: Takes(step_time_s=0.5), 1: wrong})
-
-    finding = study.run()
-
-    assert finding.winner == 0
-    assert kinds(study.history) == [FailureKind.INVALID_CONFIG]
-    assert "computed something else" in study.history.trials[1].outcome.message
 
 
 def test_an_interrupted_trial_is_done_again_with_the_policy_on_record(tabular):
@@ -246,25 +217,18 @@ def test_an_interrupted_re_measuring_repeats_no_launch_on_record(tabular):
     assert sorted((c.round, c.ordinal) for c in after) == [(r, n) for r in range(4) for n in (0, 1)]
 
 
-def test_a_finished_study_launches_nothing_and_finds_the_same_again(tabular):
-    study = tabular(seconds(0.5, 0.4))
+def test_what_a_launch_left_is_kept_and_its_folder_emptied(tabular):
+    study = tabular(seconds(0.5))
 
-    first = study.run()
-    launched = list(study.launched)
-    second = study.run()
-
-    assert second == first
-    assert study.launched == launched
-
-
-def test_what_a_killed_search_left_in_its_folder_is_gone_though_nothing_is_left_to_launch(tabular):
-    study = tabular(seconds(0.5, 0.4))
     study.run()
+
     folder = study.store.workdir(study.study_id)
-    (folder / "trial1").mkdir(parents=True)
-
+    (log,) = study.history.trials[0].outcome.artifacts
+    kept = study.store.artifacts.path(log.digest).read_text(encoding="utf-8")
+    assert kept == "launch 0 of n=0\n"
+    assert not folder.exists()
+    (folder / "trial1").mkdir(parents=True)  # as a killed search leaves it
     study.run()
-
     assert not folder.exists()
 
 
@@ -295,7 +259,8 @@ def test_what_was_re_measured_counts_more_than_an_unlucky_first_launch(tabular):
     study = tabular(endings, budget=budget(trials=2))
 
     first = study.run()
-    study.budget, study.measure = budget(trials=3), TOP_ONE
+    study.budget = budget(trials=3)
+    study.measure = replace(ONCE, confirm_top=1, confirm_rounds=4, max_confirm_rounds=4)
     second = study.run()
 
     assert (first.winner, second.winner) == (1, 1)
@@ -303,16 +268,13 @@ def test_what_was_re_measured_counts_more_than_an_unlucky_first_launch(tabular):
 
 
 def test_configurations_that_launches_do_not_tell_apart_are_named_as_ties(tabular):
-    endings = {n: Takes(step_time_s=s, noise=0.05) for n, s in enumerate((0.5, 0.2, 0.2))}
-    study = tabular(endings)
-
-    finding = study.run()
+    finding = tabular(seconds(0.5, 0.2, 0.2, noise=0.05)).run()
 
     assert {finding.winner, *finding.ties} == {1, 2}
 
 
 def test_equal_noise_gives_equal_searches(tabular):
-    endings = {n: Takes(step_time_s=s, noise=0.3) for n, s in enumerate((0.3, 0.25, 0.2))}
+    endings = seconds(0.3, 0.25, 0.2, noise=0.3)
 
     findings = [tabular(endings).run(), tabular(endings).run()]
     other = tabular(endings, noise_seed=1).run()
@@ -321,23 +283,11 @@ def test_equal_noise_gives_equal_searches(tabular):
 
 
 def test_a_metric_that_is_better_when_higher_is_searched_upwards(tabular):
-    study = tabular(seconds(0.5, 0.25), objective="tokens_per_s")
+    finding = tabular(seconds(0.5, 0.25), objective="tokens_per_s").run()
 
-    finding = study.run()
-
-    assert finding.winner == 1
-    assert finding.unit == "tokens/s"
+    assert (finding.winner, finding.unit) == (1, "tokens/s")
     assert finding.result.centre == pytest.approx(16 * 128 / 0.25)
     assert finding.against_seed.ratio == pytest.approx(0.5)
-
-
-def test_an_objective_without_an_answer_is_a_failure(tabular):
-    study = tabular(seconds(0.5), objective="total_communication_time")
-
-    finding = study.run()
-
-    assert finding.winner is None
-    assert kinds(study.history) == [FailureKind.METRIC_ERROR]
 
 
 def test_a_study_in_other_hands_is_left_alone(tabular):
@@ -349,12 +299,34 @@ def test_a_study_in_other_hands_is_left_alone(tabular):
     assert study.launched == []
 
 
-def test_what_a_launch_left_is_kept_and_its_folder_emptied(tabular):
-    study = tabular(seconds(0.5))
+class LeavingEvaluator(TabularEvaluator):
+    """Leaves what a real launch leaves when its ranks hang or fail."""
 
+    def evaluate(self, study, config, workdir):
+        (workdir / "rank1.stacks.txt").write_text("Current thread 0x1\n  in read\n")
+        (workdir / "rank1.error.json").write_text("{}")
+        return super().evaluate(study, config, workdir)
+
+
+def test_a_trial_that_hung_is_shown_with_its_first_cause_and_the_stacks_of_its_ranks(
+    tabular, cclsearch, tmp_path
+):
+    cause = "no sign of life for 5 s in timed: rank 1 in read"
+    hang = Fails(kind=FailureKind.HANG, message=cause)
+    study = tabular({0: Takes(step_time_s=0.5), 1: hang}, measure=ONCE)
+    study.evaluator = LeavingEvaluator(endings=study.evaluator.endings)
     study.run()
 
-    (log,) = study.history.trials[0].outcome.artifacts
-    kept = study.store.artifacts.path(log.digest).read_text(encoding="utf-8")
-    assert kept == "launch 0 of n=0\n"
-    assert not study.store.workdir(study.study_id).exists()
+    def printed(*arguments):
+        return cclsearch("trial", *arguments, "--store", study.root).out
+
+    lines = printed("show", "1").splitlines()
+    printed("files", "1", "--to", tmp_path / "copied")
+    kept = {path.name for path in (tmp_path / "copied").iterdir()}
+
+    assert "  failed: hang at launch" in lines
+    assert f"  first cause: {cause}" in lines
+    assert {"rank0.log", "rank1.error.json", "rank1.stacks.txt"} <= kept
+    stacks = "== rank1.stacks.txt\nCurrent thread 0x1\n  in read\n"
+    assert printed("logs", "1", "--rank", "1") == stacks
+    assert re.search(r"^== rank0\.log$", printed("logs", "1"), re.MULTILINE)

@@ -9,16 +9,21 @@ from evaluator.objective import scoring
 from evaluator.timing.decision import Comparison, LaunchValue, Round, Verdict, decide, spread
 from records.store.rows import StudyRow
 from records.study import Measure, Objective
-from records.trial import FailureKind, Repeat, Stage
+from records.trial import FailureKind, Stage
 from search.loop.budget import launches_used
 from search.loop.leader import claim_rule, find_leader
 from search.loop.study_result import StudyResult, find
 from search.report.summary import StudyRecord, report_lines, spread_words
 from search.views.format import comparison_words
 from tests.support import records as testing
+from tests.support.search import relaunch
 
 SCORING = scoring(Objective(expression="step_time"))
 STEADY = (1.0, 1.01, 0.99, 1.0)
+DOUBLE = tuple(2 * value for value in STEADY)
+ROUGH = (1.0, 1.3, 0.8, 1.1)
+LOWER = (0.9, 1.0, 0.85, 0.8)
+"""Undecided against it, and better in the median."""
 MEASURE = Measure(confirm_rounds=4, max_confirm_rounds=4)
 
 
@@ -31,14 +36,10 @@ def found(history, launches, why="why"):
 def repeats(*series_by_trial):
     """Four rounds for each trial, or fewer: its step times in seconds."""
     return [
-        Repeat(series=3, round=number, ordinal=ordinal, outcome=testing.measured(seconds))
+        relaunch(ordinal, step_s, number, series=3)
         for ordinal, series in enumerate(series_by_trial)
-        for number, seconds in enumerate(series)
+        for number, step_s in enumerate(series)
     ]
-
-
-def scaled(series, factor):
-    return tuple(value * factor for value in series)
 
 
 def record(history, repeats=()):
@@ -64,128 +65,93 @@ def lines(finding, history, repeats=(), flag=""):
     return [f"{label}: {words}" for label, words in told]
 
 
-def test_nothing_measured_has_no_winner():
-    history = testing.history(testing.failed(), testing.failed())
+def test_nothing_measured_has_no_winner_and_the_report_points_at_the_first_launch():
+    raised = testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE)
+    history = testing.history(raised, testing.failed())
 
     finding = found(history, [])
 
-    assert finding == StudyResult(
-        stop_reason="why",
-        winner=None,
-        unit="s",
-        result=None,
-        against_seed=None,
-        ties=(),
-        unreliable=(),
-    )
+    nothing = {"winner": None, "result": None, "against_seed": None}
+    assert finding == StudyResult(stop_reason="why", unit="s", ties=(), unreliable=(), **nothing)
+    reported = lines(finding, history)
+    assert "best: none, because no configuration could be measured" in reported
+    assert reported[-1] == "next: cclsearch trial show 20260101-000000-aaaa 1"
 
 
 def test_without_re_measuring_the_best_trial_wins_with_an_unknown_spread():
     finding = found(testing.history(2.0, 1.0), [])
 
-    assert finding.winner == 1
-    assert finding.result == spread([1.0])
+    assert (finding.winner, finding.result) == (1, spread([1.0]))
     assert finding.against_seed is None
 
 
 def failing_again(ordinal, kind=FailureKind.OUT_OF_MEMORY):
-    return Repeat(series=3, round=3, ordinal=ordinal, outcome=testing.failed(kind))
+    return relaunch(ordinal, testing.failed(kind), 3, series=3)
 
 
 def test_a_configuration_that_fails_when_launched_again_does_not_win():
     history = testing.history(2.0, 1.0)
-    again = [*repeats(scaled(STEADY, 2), STEADY[:3]), failing_again(1)]
 
-    finding = found(history, again)
+    finding = found(history, [*repeats(DOUBLE, STEADY[:3]), failing_again(1)])
 
-    assert finding.winner == 0
-    assert finding.unreliable == (1,)
-    assert finding.ties == ()
+    assert (finding.winner, finding.unreliable, finding.ties) == (0, (1,), ())
     assert "unreliable: trial 1 failed when it was repeated" in lines(finding, history)
 
 
-def test_it_wins_when_no_other_finalist_is_left():
-    finding = found(testing.history(1.0), [*repeats(STEADY[:3]), failing_again(0)])
+@pytest.mark.parametrize(
+    ("kind", "unreliable"),
+    [(FailureKind.OUT_OF_MEMORY, (0,)), (FailureKind.INFRASTRUCTURE, ())],
+)
+def test_it_wins_when_no_other_finalist_is_left(kind, unreliable):
+    finding = found(testing.history(1.0), [*repeats(STEADY[:3]), failing_again(0, kind)])
 
-    assert finding.winner == 0
-    assert finding.unreliable == (0,)
-
-
-def test_infrastructure_does_not_make_a_configuration_unreliable():
-    again = [*repeats(STEADY[:3]), failing_again(0, FailureKind.INFRASTRUCTURE)]
-
-    assert found(testing.history(1.0), again).unreliable == ()
+    assert (finding.winner, finding.unreliable) == (0, unreliable)
 
 
-def test_re_measured_values_decide():
-    history = testing.history(2.0, 1.0, 1.5)
+@pytest.mark.parametrize(
+    ("firsts", "again", "winner", "ties"),
+    [
+        ((2.0, 1.0, 1.5), (DOUBLE, (), STEADY), 2, ()),
+        ((3.0, 1.0, 1.02), (tuple(3 * s for s in STEADY), ROUGH, LOWER), 2, (1,)),
+        ((1.0, 1.02), (ROUGH, LOWER), 0, (1,)),
+    ],
+    ids=["re-measured values", "the better median of two alike", "only shown to be better"],
+)
+def test_re_measured_values_decide_and_the_seed_gives_way_only_to_what_is_shown(
+    firsts, again, winner, ties
+):
+    finding = found(testing.history(*firsts), repeats(*again))
 
-    finding = found(history, repeats(scaled(STEADY, 2), (), STEADY))
-
-    assert finding.winner == 2
-    assert finding.against_seed.verdict is Verdict.FAST
-    assert finding.ties == ()
-
-
-ROUGH = (1.0, 1.3, 0.8, 1.1)
-LOWER = (0.9, 1.0, 0.85, 0.8)
-"""Undecided against it, and better in the median."""
-
-
-def test_of_finalists_that_cannot_be_told_apart_the_one_that_came_out_better_wins():
-    history = testing.history(3.0, 1.0, 1.02)
-
-    finding = found(history, repeats(scaled(STEADY, 3), ROUGH, LOWER))
-
-    assert finding.winner == 2
-    assert finding.ties == (1,)
+    assert (finding.winner, finding.ties) == (winner, ties)
+    assert winner == 0 or finding.against_seed.verdict is Verdict.FAST
 
 
 def test_a_trial_that_the_noise_hides_and_the_final_did_not_launch_is_not_ruled_out():
     history = testing.history(3.0, 1.0, 1.02, 9.0)
-    again = repeats(scaled(ROUGH, 3), ROUGH)
+    without_noise = found(testing.history(3.0, 1.0, 1.02), repeats((3.0,) * 4, (1.0,) * 4))
 
-    finding = found(history, again)
+    finding = found(history, repeats(tuple(3 * s for s in ROUGH), ROUGH))
 
-    assert finding.winner == 1
-    assert finding.not_ruled_out == (2,)
-    assert (
-        "not ruled out: trial 2 may be as fast; the final did not launch it, and the other "
-        "launches cannot tell"
-    ) in lines(finding, history)
-    assert any(
-        "cclsearch replay 20260101-000000-aaaa --mode measure --trial all" in line
-        for line in lines(finding, history)
-    )
-
-
-def test_launches_without_noise_rule_out_every_slower_trial():
-    finding = found(testing.history(3.0, 1.0, 1.02), repeats((3.0,) * 4, (1.0,) * 4))
-
-    assert finding.not_ruled_out == ()
-
-
-def test_the_seed_gives_way_only_to_what_was_shown_to_be_better():
-    finding = found(testing.history(1.0, 1.02), repeats(ROUGH, LOWER))
-
-    assert finding.winner == 0
-    assert finding.ties == (1,)
+    assert (finding.winner, finding.not_ruled_out) == (1, (2,))
+    assert without_noise.not_ruled_out == ()
+    reported = lines(finding, history)
+    words = "trial 2 may be as fast; the final did not launch it, and the other launches cannot"
+    assert any(line.startswith(f"not ruled out: {words}") for line in reported)
+    replay = "cclsearch replay 20260101-000000-aaaa --mode measure --trial all"
+    assert any(replay in line for line in reported)
 
 
 def test_a_failed_re_measuring_launch_is_no_value():
-    history = testing.history(2.0, 1.0)
-    failed = Repeat(series=2, round=0, ordinal=1, outcome=testing.failed())
+    failed = relaunch(1, testing.failed())
 
-    finding = found(history, [failed, *repeats(STEADY)])
+    finding = found(testing.history(2.0, 1.0), [failed, *repeats(STEADY)])
 
     assert finding.winner == 0
     assert finding.result.launch_count == 4
 
 
 def test_only_rounds_that_both_have_are_compared():
-    history = testing.history(2.0, 1.0)
-
-    finding = found(history, repeats(scaled(STEADY, 2), STEADY[:2]))
+    finding = found(testing.history(2.0, 1.0), repeats(DOUBLE, STEADY[:2]))
 
     assert finding.against_seed.round_count == 2
     assert finding.against_seed.verdict is Verdict.UNDECIDED
@@ -193,7 +159,7 @@ def test_only_rounds_that_both_have_are_compared():
 
 def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
     history = testing.history(2.0, 1.0, 1.0)
-    again = repeats(scaled(STEADY, 2), STEADY, (1.0, 0.99, 1.01, 1.0))
+    again = repeats(DOUBLE, STEADY, (1.0, 0.99, 1.01, 1.0))
 
     assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
@@ -219,9 +185,8 @@ def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
         testing.failed(check, Stage.CHECK, message="breaks ranks"),
         testing.failed(FailureKind.INFRASTRUCTURE, message="x" * 300),
     )
-    finding = found(history, [])
 
-    reported = lines(finding, history)
+    reported = lines(found(history, []), history)
 
     assert "trials: 1 measured, 4 failed; 4 launches of at most 76" in reported
     assert "failed: 2 out_of_memory; first in trial 1: rank 1 needs 80 GiB" in reported
@@ -230,49 +195,40 @@ def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
     assert any(line.startswith(whose) and line.endswith("...") for line in reported)
 
 
-def test_the_report_of_nothing_measured_points_at_the_first_launch():
-    history = testing.history(
-        testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE), testing.failed()
-    )
-
-    reported = lines(found(history, []), history)
-
-    assert "best: none, because no configuration could be measured" in reported
-    assert reported[-1] == "next: cclsearch trial show 20260101-000000-aaaa 1"
-
-
 @pytest.mark.parametrize(
-    ("outcomes", "rounds", "words"),
+    ("outcomes", "words"),
     [
-        ((1.0, 2.0), (), "the seed is itself the best"),
-        ((testing.failed(), 2.0), (), "not comparable, the seed failed (crash: it broke)"),
-        ((2.0, 1.0), (), "not compared, there was no final in which both were launched"),
+        ((1.0, 2.0), "the seed is itself the best"),
+        ((testing.failed(), 2.0), "not comparable, the seed failed (crash: it broke)"),
+        ((2.0, 1.0), "not compared, there was no final in which both were launched"),
     ],
 )
-def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, rounds, words):
+def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, words):
     history = testing.history(*outcomes)
-    finding = found(history, repeats(*rounds))
 
-    assert f"against the seed: {words}" in lines(finding, history)
+    assert f"against the seed: {words}" in lines(found(history, []), history)
+
+
+FOUR = "4 interleaved rounds"
 
 
 @pytest.mark.parametrize(
     ("candidate", "words"),
     [
-        ((0.5, 0.5, 0.5, 0.51), "1.99x better (95 % interval 1.96 to 2.02, 4 interleaved rounds)"),
-        ((2.0, 2.0, 2.0, 2.01), "0.50x as good (95 % interval 0.50 to 0.50, 4 interleaved rounds)"),
+        ((0.5, 0.5, 0.5, 0.51), f"1.99x better (95 % interval 1.96 to 2.02, {FOUR})"),
+        ((2.0, 2.0, 2.0, 2.01), f"0.50x as good (95 % interval 0.50 to 0.50, {FOUR})"),
         (
             (1.0, 1.001, 1.0, 1.0),
-            "no difference in practice, 1.00x (95 % interval 1.00 to 1.00, 4 interleaved rounds)",
+            f"no difference in practice, 1.00x (95 % interval 1.00 to 1.00, {FOUR})",
         ),
         (
             (0.5, 2.0, 0.5, 1.0),
-            "1.19x better (95 % interval 0.41 to 3.42, 4 interleaved rounds), but undecided: "
+            f"1.19x better (95 % interval 0.41 to 3.42, {FOUR}), but undecided: "
             "launches vary more than these two differ",
         ),
         (
             (0.97, 0.98, 0.99, 0.98),
-            "1.02x better (95 % interval 1.01 to 1.03, 4 interleaved rounds), but undecided: "
+            f"1.02x better (95 % interval 1.01 to 1.03, {FOUR}), but undecided: "
             "the difference may be too small to matter",
         ),
         (
@@ -284,32 +240,25 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, roun
     ],
 )
 def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words):
-    rounds = [
-        Round(candidate=LaunchValue(value=ours), anchor=LaunchValue(value=1.0))
-        for ours in candidate
-    ]
+    anchor = LaunchValue(value=1.0)
+    rounds = [Round(candidate=LaunchValue(value=ours), anchor=anchor) for ours in candidate]
 
     assert comparison_words(decide(rounds, claim_rule(MEASURE))) == words
 
 
 def test_an_unknown_reason_is_told_in_its_own_words():
-    comparison = Comparison(
-        verdict=Verdict.UNDECIDED,
-        reason="power_cut",
-        ratio=None,
-        ratio_low=None,
-        ratio_high=None,
-        round_count=4,
-    )
+    unknown = {"ratio": None, "ratio_low": None, "ratio_high": None}
+    comparison = Comparison(verdict=Verdict.UNDECIDED, reason="power_cut", round_count=4, **unknown)
 
     assert comparison_words(comparison) == "undecided, power cut"
 
 
-def test_two_launches_are_shown_both_and_have_no_interval():
-    assert spread_words(spread([1.08, 1.29]), "s") == (
-        "1.08 and 1.29 s in two launches, too few for an interval"
-    )
-
-
-def test_one_launch_has_no_known_spread():
-    assert spread_words(spread([0.5]), "s") == "0.5 s in one launch, so its spread is unknown"
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ([1.08, 1.29], "1.08 and 1.29 s in two launches, too few for an interval"),
+        ([0.5], "0.5 s in one launch, so its spread is unknown"),
+    ],
+)
+def test_two_launches_are_shown_both_and_have_no_interval(values, words):
+    assert spread_words(spread(values), "s") == words

@@ -256,7 +256,7 @@ def test_a_changed_prompt_is_named_with_its_trial_and_its_place(replay, monkeypa
             prompt = super().write(*args, **kwargs)
             return replace(prompt, turn=f"{prompt.turn} please")
 
-    monkeypatch.setattr("search.compose.PromptWriter", Polite)
+    monkeypatch.setattr("search.llm.proposer.PromptWriter", Polite)
     ended = replay()
     assert ended.code == 7
     assert "diverged at trial 1: not proposed again\n" in ended.out

@@ -43,54 +43,38 @@ def teaching() -> History:
     return History(tuple(launched(n, *pair) for n, pair in enumerate(pairs)))
 
 
-def test_a_policy_that_can_be_launched_gives_its_configuration() -> None:
-    config = {"dp": 1, "micro_batch": 2, "bucket": 1}
-
-    assert judged(policy(**config), History()) == Config(config)
+KNOBS = {"dp": 1, "micro_batch": 1, "bucket": 1}
+RAISES = "def generate_config(workload, environment):\n    return {}['dp']\n"
 
 
-def test_a_policy_that_raises_is_told_its_line() -> None:
-    broken = Policy(
-        source="def generate_config(workload, environment):\n    return {}['dp']\n", author="llm"
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (Policy(source=RAISES, author="llm"), "the policy failed: line 2: KeyError: 'dp'"),
+        (policy(dp=3, micro_batch=1, bucket=1), "knob dp is 3"),
+        (policy(**KNOBS), "same configuration as trial 0, which scored 0.5 s"),
+        (
+            policy(dp=1, micro_batch=8, bucket=1),
+            "same configuration as trial 3, which ended in out_of_memory: no room",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_policy_is_said(teaching, answer, words):
+    assert judged(answer, teaching).startswith(words)
+
+
+def test_a_configuration_that_was_not_measured_may_be_launched_but_not_twice_at_once():
+    lost = testing.trial(0, testing.failed(FailureKind.INFRASTRUCTURE), KNOBS)
+    pending = History(pending=(Config(KNOBS),))
+
+    assert judged(policy(**KNOBS), History()) == Config(KNOBS)
+    assert judged(policy(**KNOBS), History((lost,))) == Config(KNOBS)
+    assert judged(policy(**KNOBS), pending) == (
+        "same configuration as a trial that is being measured"
     )
 
-    words = judged(broken, History())
 
-    assert isinstance(words, str)
-    assert words.startswith("the policy failed: line 2: KeyError: 'dp'")
-
-
-def test_a_value_that_is_no_choice_is_named() -> None:
-    words = judged(policy(dp=3, micro_batch=1, bucket=1), History())
-
-    assert isinstance(words, str)
-    assert "dp" in words
-    assert "3" in words
-
-
-def test_a_configuration_that_was_launched_is_told_with_what_came_of_it(teaching) -> None:
-    measured = judged(policy(dp=1, micro_batch=1, bucket=1), teaching)
-    failed = judged(policy(dp=1, micro_batch=8, bucket=1), teaching)
-
-    assert measured == "same configuration as trial 0, which scored 0.5 s"
-    assert failed == "same configuration as trial 3, which ended in out_of_memory: no room"
-
-
-def test_a_failure_of_the_infrastructure_may_be_launched_again() -> None:
-    knobs = {"dp": 1, "micro_batch": 1, "bucket": 1}
-    history = History((testing.trial(0, testing.failed(FailureKind.INFRASTRUCTURE), knobs),))
-
-    assert judged(policy(**knobs), history) == Config(knobs)
-
-
-def test_a_configuration_that_is_being_measured_is_a_duplicate() -> None:
-    knobs = {"dp": 1, "micro_batch": 1, "bucket": 1}
-    words = judged(policy(**knobs), History(pending=(Config(knobs),)))
-
-    assert words == "same configuration as a trial that is being measured"
-
-
-def test_a_rule_that_failures_taught_is_kept_until_a_person_takes_it_back(teaching) -> None:
+def test_a_rule_that_failures_taught_is_kept_until_a_person_takes_it_back(teaching):
     (rule, *_) = learned_constraints(SPACE, teaching, ())
     names = tuple(each.constraint.name for each in learned_constraints(SPACE, teaching, ()))
     answer = policy(dp=1, micro_batch=8, bucket=2)
@@ -98,6 +82,5 @@ def test_a_rule_that_failures_taught_is_kept_until_a_person_takes_it_back(teachi
     revoked = judged(answer, teaching, replace(STUDY, revoked=names))
 
     assert rule.ordinals == (3, 7, 11)
-    assert isinstance(words, str)
     assert words.startswith("every trial like this ended in out_of_memory (#3, #7, #11): ")
     assert isinstance(revoked, Config)

@@ -12,7 +12,7 @@ from records.trial import Breakdown, Measured, MetricValue, Outcome, Trial
 from search.loop.learned import dead_knobs
 from search.report.data import ReportData
 from search.report.explored import TIP_CHARS
-from search.strategies.surrogate import LEAST_CONFIGS, Importance, KnobEffect, importance
+from search.strategies.surrogate import LEAST_CONFIGS, KnobEffect, importance
 from search.views.charts import Row, rows_chart, stacked
 from search.views.document import (
     Block,
@@ -48,32 +48,29 @@ def importance_section(data: ReportData) -> Section | None:
     if data.space is None or not data.history.measured:
         return None
     found = importance(data.space, data.history, data.scoring.sign)
-    blocks: list[Block] = list(_dead(data))
+    blocks = _dead(data)
     if found is None or not found.effects:
         lead = (
             f"Too few trials to estimate importance: it needs {LEAST_CONFIGS} configurations with "
             "a positive result, and knobs that differ between them."
         )
-    elif found.explained < POOR:
+    else:
+        explained = format_whole_percent(max(0.0, found.explained))
         lead = (
             f"The {found.config_count} measured configurations do not show which knobs matter: in "
-            f"leave-one-out validation a model explains only {_percent(found)} of the variation."
+            f"leave-one-out validation a model explains only {explained} of the variation."
         )
-    else:
-        lead = (
-            "How much worse the worst choice of a knob is than its best, all else equal: the mean "
-            f"over a Gaussian process fitted to the {found.config_count} measured configurations. "
-            f"In leave-one-out validation it explains {_percent(found)} of the variation. "
-            "This is an estimate, not a measurement."
-        )
-        blocks = [_bars(found.effects), _table(found.effects), *blocks]
+        if found.explained >= POOR:
+            lead = (
+                "How much worse the worst choice of a knob is than its best, all else equal: the "
+                f"mean over a Gaussian process fitted to the {found.config_count} measured "
+                f"configurations. In leave-one-out validation it explains {explained} of the "
+                "variation. This is an estimate, not a measurement."
+            )
+            blocks = [_bars(found.effects), _table(found.effects), *blocks]
     return Section(
         name="importance", heading="Parameter importance", lead=lead, blocks=tuple(blocks)
     )
-
-
-def _percent(found: Importance) -> str:
-    return format_whole_percent(max(0.0, found.explained))
 
 
 def _dead(data: ReportData) -> list[Block]:
@@ -149,11 +146,13 @@ def time_section(data: ReportData) -> Section | None:
     ]
     if not split:
         return None
-    shown = _shown(data, split)
-    left_out = len(split) - len(shown)
-    more = f" The best {len(shown)} of {len(split)} trials are shown." if left_out else ""
+    shown, more = split, ""
+    if len(split) > MOST_BARS:  # the best, with the seed, in the order of trials
+        profiled = {trial.ordinal for trial, _ in split}
+        ranked = [trial.ordinal for trial in data.history.ranked if trial.ordinal in profiled]
+        shown = [one for one in split if one[0].ordinal in {0, *ranked[:MOST_BARS]}]
+        more = f" The best {len(shown)} of {len(split)} trials are shown."
     best = None if data.best is None else data.best.ordinal
-    chart = time_chart(shown, best, "#trial-")
     return Section(
         name="time",
         heading="Step time breakdown",
@@ -161,7 +160,7 @@ def time_section(data: ReportData) -> Section | None:
         "overlaps with compute and costs no time." + more,
         blocks=(
             Chart(
-                drawn=chart,
+                drawn=time_chart(shown, best, "#trial-"),
                 about="Parts of a profiled step; profiling itself makes the step longer",
             ),
             Table(
@@ -181,18 +180,6 @@ def time_section(data: ReportData) -> Section | None:
     )
 
 
-def _shown(
-    data: ReportData, split: Sequence[tuple[Trial, Breakdown]]
-) -> Sequence[tuple[Trial, Breakdown]]:
-    """The best, with the seed, in the order of trials."""
-    if len(split) <= MOST_BARS:
-        return split
-    profiled = {trial.ordinal for trial, _ in split}
-    ranked = [trial.ordinal for trial in data.history.ranked if trial.ordinal in profiled]
-    shown = {0, *ranked[:MOST_BARS]}
-    return [one for one in split if one[0].ordinal in shown]
-
-
 def _parts_ms(parts: Breakdown) -> tuple[float, ...]:
     seconds = (
         parts.compute_s,
@@ -209,28 +196,25 @@ def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None, links
 
     Bars lead to `links` followed by their trial.
     """
+    rows = []
+    for trial, parts in split:
+        *own, hidden = _parts_ms(parts)
+        is_best = trial.ordinal == best
+        tip = f"trial {trial.ordinal}: {trial.config}; {format_breakdown(parts)}"
+        row = Row(
+            name=f"trial {trial.ordinal}{', best' if is_best else ''}",
+            stretches=stacked(own, [key.kind for key in KEYS], min(hidden, own[0])),
+            words=f"{format_number(sum(own))} ms",
+            tip=one_line(tip, TIP_CHARS),
+            link=f"{links}{trial.ordinal}",
+            is_best=is_best,
+        )
+        rows.append(row)
     return rows_chart(
-        [
-            _time_row(trial, parts, f"{links}{trial.ordinal}", is_best=trial.ordinal == best)
-            for trial, parts in split
-        ],
+        rows,
         ChartAxis(label="ms per profiled step", kind="zero"),
         (*KEYS, HIDDEN),
         title="Where the step of each trial went",
-    )
-
-
-def _time_row(trial: Trial, parts: Breakdown, link: str, *, is_best: bool) -> Row:
-    *own, hidden = _parts_ms(parts)
-    return Row(
-        name=f"trial {trial.ordinal}{', best' if is_best else ''}",
-        stretches=stacked(own, [key.kind for key in KEYS], min(hidden, own[0])),
-        words=f"{format_number(sum(own))} ms",
-        tip=one_line(
-            f"trial {trial.ordinal}: {trial.config}; {format_breakdown(parts)}", TIP_CHARS
-        ),
-        link=link,
-        is_best=is_best,
     )
 
 
@@ -308,11 +292,12 @@ def trials_section(data: ReportData) -> Section:
     about = "All trials; settings that differ from the best"
     if left_out:
         about = f"The best {len(shown)} trials and failures; {left_out} more are stored"
+    unit = f", {data.scoring.unit}" if data.scoring.unit else ""
     columns = {
         "ordinal": "trial",
         "author": "by",
         "settings": "sets",
-        "score": _objective(data),
+        "score": f"{one_line(data.scoring.expression.text, 60)}{unit}",
         "launches": "launches",
         **{
             f"metric.{name}": name for name in shown_metrics(data.study, data.metrics, MOST_METRICS)
@@ -338,11 +323,6 @@ def _trials_shown(data: ReportData) -> Sequence[Trial]:
     return sorted((*ranked, *rest), key=lambda trial: trial.ordinal)
 
 
-def _objective(data: ReportData) -> str:
-    unit = f", {data.scoring.unit}" if data.scoring.unit else ""
-    return f"{one_line(data.scoring.expression.text, 60)}{unit}"
-
-
 def shown_metrics(
     study: Study, metrics: Mapping[int, Sequence[MetricValue]], most: int
 ) -> list[str]:
@@ -361,20 +341,15 @@ def shown_metrics(
 
 
 def _listed(trial: Trial, data: ReportData) -> ListedTrial:
-    metrics = data.metrics.get(trial.ordinal, ())
+    """A trial by the settings that differ from the best, which has all."""
+    config, best, settings = trial.config, data.best, ""
+    if config is not None:
+        base = None if best is None or best is trial else best.config
+        settings = format_flags(config) if base is None else format_difference(config, base)
     return ListedTrial(
         trial=trial,
         reached=data.reached(trial),
-        settings=_settings(trial, data),
-        metrics={value.name: value for value in metrics},
-        is_best=trial is data.best,
+        settings=settings,
+        metrics={value.name: value for value in data.metrics.get(trial.ordinal, ())},
+        is_best=trial is best,
     )
-
-
-def _settings(trial: Trial, data: ReportData) -> str:
-    if trial.config is None:
-        return ""
-    best = data.best
-    if best is None or best.config is None or trial is best:
-        return format_flags(trial.config)
-    return format_difference(trial.config, best.config)

@@ -8,7 +8,7 @@ from typing import Self
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Spread
 from policies.space import Space
-from records.errors import CodecError, StoreError, StudyError
+from records.errors import StudyError
 from records.machine import Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -29,6 +29,7 @@ from search.report.summary import StudyRecord, report_lines
 from search.settings import status
 from search.study.spaces import space_of
 from search.transfer.audit import Fault, audit
+from search.views.machine import machine_of
 
 UNFINISHED_REASONS = {
     "running": "the search is still running",
@@ -141,28 +142,21 @@ def _machines(
 ) -> dict[str, Machine | None]:
     """What launches ran on, by digest; None for a description that cannot be read any more."""
     outcomes = [trial.outcome for trial in history] + [repeat.outcome for repeat in repeats]
-    launched = (outcome.launched for outcome in outcomes)
-    digests = dict.fromkeys(each.machine for each in launched if each is not None)
-    return {digest: _machine(digest, store) for digest in digests if digest is not None}
-
-
-def _machine(digest: str, store: Store) -> Machine | None:
-    try:
-        return store.machine(digest)
-    except (StoreError, CodecError):  # lost or altered: the rest of the report is as good
-        return None
+    launched = {each.machine: each for one in outcomes if (each := one.launched) is not None}
+    return {
+        digest: machine_of(each, store) for digest, each in launched.items() if digest is not None
+    }
 
 
 def _space(study: Study) -> Space | None:
-    for build in (space_of, _plain_space):
+    """The space, if need be without what the study's recipe derives."""
+    for build in (
+        space_of,
+        lambda study: Space(study.space, study.workload, study.usable_environment),
+    ):
         with suppress(StudyError):  # a record from elsewhere may lack what the recipe needs
             return build(study)
     return None
-
-
-def _plain_space(study: Study) -> Space:
-    """The space without what the study's recipe derives."""
-    return Space(study.space, study.workload, study.usable_environment)
 
 
 def learned_for(study: Study, history: History) -> tuple[LearnedConstraint, ...]:

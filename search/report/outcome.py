@@ -1,7 +1,7 @@
 """Report sections about the outcome: best trial, history, Pareto front, failures, warnings."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from records.trial import Failed, FailureKind, Trial
 from search.loop.leader import FrontMember
@@ -55,7 +55,11 @@ def best_section(data: ReportData) -> Section:
     blocks: list[Block] = [*_settings(data, best), *_evidence(data), *time_blocks(best)]
     metrics = {"best": data.metrics.get(best.ordinal, ())[:METRICS_SHOWN]}
     if data.seed is not None and data.seed.ordinal != best.ordinal:
-        blocks.append(_changed(data.seed, best))
+        sides = {"seed": data.seed.config, "best": best.config}
+        about = "Settings that differ from the seed"
+        table = settings_table(about, sides, differing=True)
+        same = Paragraph(text="The settings are those of the seed.")
+        blocks.append(table if table.rows else same)
         metrics["seed"] = data.metrics.get(data.seed.ordinal, ())
     blocks.append(metrics_table("Metrics, each from one launch", metrics))
     return Section(
@@ -66,18 +70,14 @@ def best_section(data: ReportData) -> Section:
     )
 
 
-def _settings(data: ReportData, best: Trial) -> list[Block]:
+def _settings(data: ReportData, best: Trial) -> Iterator[Block]:
     if best.config is None:
-        return [Paragraph(text=f"Trial {best.ordinal} has no recorded configuration.")]
-    if not data.study.contexts:
-        return [Paragraph(text=f"Trial {best.ordinal} sets:"), Code(text=format_flags(best.config))]
-    blocks: list[Block] = []
+        yield Paragraph(text=f"Trial {best.ordinal} has no recorded configuration.")
+        return
     for part in parts(data.study, best.config):
-        blocks += [
-            Paragraph(text=f"Trial {best.ordinal} sets in {part.name}:"),
-            Code(text=format_flags(part.config)),
-        ]
-    return blocks
+        inside = f" in {part.name}" if data.study.contexts else ""
+        yield Paragraph(text=f"Trial {best.ordinal} sets{inside}:")
+        yield Code(text=format_flags(part.config))
 
 
 def _evidence(data: ReportData) -> tuple[Facts, ...]:
@@ -90,12 +90,6 @@ def _evidence(data: ReportData) -> tuple[Facts, ...]:
     numbers = [] if best is None else fact_lines(NUMBERS, best)
     found = (*lines, *numbers, *inside)
     return (Facts(lines=found),) if found else ()
-
-
-def _changed(seed: Trial, best: Trial) -> Block:
-    sides = {"seed": seed.config, "best": best.config}
-    table = settings_table("Settings that differ from the seed", sides, differing=True)
-    return table if table.rows else Paragraph(text="The settings are those of the seed.")
 
 
 def history_section(data: ReportData) -> Section | None:
@@ -192,27 +186,17 @@ def failures_section(data: ReportData) -> Section | None:
     blocks: list[Block] = []
     if rows:
         headings = ("kind", "trials", "which", "stage", "cause")
-        about = "Failures by kind and cause"
-        blocks.append(Table(about=about, headings=headings, rows=rows))
-    lines = (
-        *(
-            (
-                "repeat launch failed",
-                f"trial {one.ordinal}, {one_line(str(one.outcome), CAUSE_CHARS)}",
-            )
-            for one in failed_repeats
-        ),
-        *(
-            (
-                "learned constraint",
-                f"{one.constraint.expression}, because it {one.constraint.reason}",
-            )
-            for one in data.learned
-        ),
-        *(("revoked", name) for name in data.study.revoked),
-    )
+        blocks.append(Table(about="Failures by kind and cause", headings=headings, rows=rows))
+    lines: list[tuple[str, str]] = []
+    for one in failed_repeats:
+        cause = one_line(str(one.outcome), CAUSE_CHARS)
+        lines.append(("repeat launch failed", f"trial {one.ordinal}, {cause}"))
+    for learned in data.learned:
+        rule = learned.constraint
+        lines.append(("learned constraint", f"{rule.expression}, because it {rule.reason}"))
+    lines += [("revoked", name) for name in data.study.revoked]
     if lines:
-        blocks.append(Facts(lines=lines))
+        blocks.append(Facts(lines=tuple(lines)))
     total = sum(map(len, by_kind.values()))
     lead = (
         f"{total} of {len(data.history)} trials failed. A failed trial has no score; an "
@@ -248,14 +232,13 @@ def warnings_section(data: ReportData) -> Section | None:
     if not data.faults:
         lead = f"No problems found. Checked: {checks}."
         return Section(name="warnings", heading="Warnings", lead=lead)
-    rows = tuple(
-        TableRow.of(fault.name.replace("_", " "), fault.words, ordinals_words(fault.ordinals))
-        for fault in data.faults
-    )
     table = Table(
         about="Problems in the recorded study, the gravest first",
         headings=("problem", "evidence", "trials"),
-        rows=rows,
+        rows=tuple(
+            TableRow.of(fault.name.replace("_", " "), fault.words, ordinals_words(fault.ordinals))
+            for fault in data.faults
+        ),
     )
     lead = "Consider these problems before using the result, or measure again."
     return Section(name="warnings", heading="Warnings", lead=lead, blocks=(table,))

@@ -7,7 +7,7 @@ from evaluator.objective import Scoring
 from policies.space import Knob, Space
 from records.errors import StudyError
 from records.expression import format_bytes
-from records.study import Budget, Environment, Link, Origin, Study
+from records.study import Budget, Environment, Study
 from records.trial import Measured, Policy
 from records.workload import Workload
 from search.report.data import ReportData
@@ -41,16 +41,23 @@ WORDS_CHARS = 600
 
 def study_section(data: ReportData) -> Section:
     """Workload, machine, space, objective, limits and budget."""
-    study = data.study
-    blocks: list[Block] = [Facts(lines=tuple(_facts(data)))]
-    if data.space is not None:
-        blocks.append(_knobs(data.space))
+    study, row, space = data.study, data.record.row, data.space
+    cards = (("inferred from the card", one_line(x, WORDS_CHARS)) for x in study.inferences)
+    facts = Facts(
+        lines=(
+            ("study", f"{study.name} ({row.id}), {data.status}, created {row.created_at}"),
+            *work_facts(study),
+            *cards,
+            ("space", _space_words(study, space)),
+            *question_facts(study, row.strategy, data.scoring),
+        )
+    )
     return Section(
         name="study",
         heading="Study",
         lead=f"Study {data.study_id}: find the best configuration of this workload on this machine "
         f"by {study.objective.expression}.",
-        blocks=tuple(blocks),
+        blocks=(facts,) if space is None else (facts, _knobs(space)),
     )
 
 
@@ -74,18 +81,8 @@ def outcome_words(data: ReportData) -> str:
 def _state(data: ReportData) -> str:
     trials = format_count(len(data.history), "trial")
     launches = format_count(data.record.launch_count, "launch", "launches")
-    faults = f" {format_count(len(data.faults), 'warning')}, see below."
-    return f"{trials}, {launches}; {data.finding.stop_reason}.{faults if data.faults else ''}"
-
-
-def _facts(data: ReportData) -> Iterator[tuple[str, str]]:
-    study, row = data.study, data.record.row
-    yield "study", f"{study.name} ({row.id}), {data.status}, created {row.created_at}"
-    yield from work_facts(study)
-    for sentence in study.inferences:
-        yield "inferred from the card", one_line(sentence, WORDS_CHARS)
-    yield "space", _space_words(data)
-    yield from question_facts(study, row.strategy, data.scoring)
+    faults = f" {format_count(len(data.faults), 'warning')}, see below." if data.faults else ""
+    return f"{trials}, {launches}; {data.finding.stop_reason}.{faults}"
 
 
 def work_facts(study: Study) -> Iterator[tuple[str, str]]:
@@ -103,12 +100,18 @@ def question_facts(study: Study, strategy: str, scoring: Scoring) -> Iterator[tu
         better = "lower" if one.lower_is_better else "higher"
         unit = f" in {one.unit}" if one.unit else ""
         yield "objective", f"{one.expression.text}{unit}, {better} is better"
-    for limit in study.limits:
-        yield "limit", limit
+    yield from (("limit", limit) for limit in study.limits)
     yield "budget", _budget_words(study.budget)
-    yield "strategy", _strategy_words(study, strategy)
-    if study.origin is not None:
-        yield from _origin(study.origin)
+    parallel = f", up to {study.parallel} trials in parallel" if study.parallel > 1 else ""
+    model = f", model {study.llm.model}" if strategy in ("llm", "hybrid") else ""
+    yield "strategy", f"{strategy}{model}{parallel}, random seed {study.random_seed}"
+    origin = study.origin
+    if origin is not None:
+        framework = "" if origin.framework is None else f", framework {origin.framework}"
+        yield "imported from", f"{origin.source} ({origin.kind}){framework}"
+        if origin.dead_knobs:
+            yield "knobs without effect", ", ".join(origin.dead_knobs)
+        yield from (("assumed", one_line(note, WORDS_CHARS)) for note in origin.notes)
 
 
 def _workload(work: Workload) -> Iterator[tuple[str, str]]:
@@ -144,21 +147,17 @@ def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
     )
     for name, link in (("within nodes", machine.scale_up), ("between nodes", machine.scale_out)):
         if link is not None:
-            yield name, _link_words(link)
+            latency = format_duration(link.latency_s)
+            after = "" if link.latency_s is None else f", {latency} latency"
+            yield name, f"{format_bandwidth(link.bandwidth_bytes_per_s)}{after}"
     if machine.software:
         listed = ", ".join(f"{name} {version}" for name, version in machine.software.items())
         yield "software", one_line(listed, WORDS_CHARS)
 
 
-def _link_words(link: Link) -> str:
-    latency = "" if link.latency_s is None else f", {format_duration(link.latency_s)} latency"
-    return f"{format_bandwidth(link.bandwidth_bytes_per_s)}{latency}"
-
-
-def _space_words(data: ReportData) -> str:
-    space = data.space
+def _space_words(study: Study, space: Space | None) -> str:
     if space is None:
-        return f"{len(data.study.space.dimensions)} knobs"
+        return f"{len(study.space.dimensions)} knobs"
     rules = f"{len(space.knobs)} knobs, {space.size} points"
     try:
         return f"{rules}, {len(space.feasible)} satisfy the constraints"
@@ -167,55 +166,45 @@ def _space_words(data: ReportData) -> str:
 
 
 def _budget_words(budget: Budget) -> str:
-    wall, tokens, money = budget.max_wall_s, budget.max_tokens, budget.max_cost_usd
+    limits = (
+        (budget.max_wall_s, "at most {:g} s"),
+        (budget.max_tokens, "{} model tokens"),
+        (budget.max_cost_usd, "{:g} USD for the model"),
+    )
     return ", ".join(
-        [
+        (
             f"{budget.trials} trials in {budget.launch_limit} launches",
             f"stops after {budget.patience} trials without improvement",
-            *([] if wall is None else [f"at most {wall:g} s"]),
-            *([] if tokens is None else [f"{tokens} model tokens"]),
-            *([] if money is None else [f"{money:g} USD for the model"]),
-        ]
+            *(words.format(limit) for limit, words in limits if limit is not None),
+        )
     )
-
-
-def _strategy_words(study: Study, strategy: str) -> str:
-    parallel = f", up to {study.parallel} trials in parallel" if study.parallel > 1 else ""
-    model = f", model {study.llm.model}" if strategy in ("llm", "hybrid") else ""
-    return f"{strategy}{model}{parallel}, random seed {study.random_seed}"
-
-
-def _origin(origin: Origin) -> Iterator[tuple[str, str]]:
-    framework = "" if origin.framework is None else f", framework {origin.framework}"
-    yield "imported from", f"{origin.source} ({origin.kind}){framework}"
-    if origin.dead_knobs:
-        yield "knobs without effect", ", ".join(origin.dead_knobs)
-    for note in origin.notes:
-        yield "assumed", one_line(note, WORDS_CHARS)
 
 
 def _knobs(space: Space) -> Table:
     return Table(
         about="Knobs",
         headings=("knob", "choices", "effective when", "description"),
-        rows=tuple(map(_knob, space.knobs)),
+        rows=tuple(
+            TableRow.of(
+                code(knob.name),
+                _choices_words(knob),
+                code("" if knob.when is None else knob.when.text),
+                knob.dimension.description,
+            )
+            for knob in space.knobs
+        ),
     ).dense
 
 
-def _knob(knob: Knob) -> TableRow:
+def _choices_words(knob: Knob) -> str:
     shown = ", ".join(map(str, knob.choices[:CHOICES_SHOWN]))
     more = len(knob.choices) - CHOICES_SHOWN
-    return TableRow.of(
-        code(knob.name),
-        f"{shown} and {more} more" if more > 0 else shown,
-        code("" if knob.when is None else knob.when.text),
-        knob.dimension.description,
-    )
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def knobs_section(data: ReportData) -> Section | None:
     """Every configuration as a line; None where nothing was varied."""
-    found = data.knobs
+    found, about = data.knobs, "Parallel coordinates; the table of all trials shows the same data"
     drawn = draw_knobs(found, "#trial-")
     if drawn is None:
         return None
@@ -225,12 +214,7 @@ def knobs_section(data: ReportData) -> Section | None:
         lead="One line per configuration, through its settings to its result. Dashed lines "
         "failed; a line below an axis does not have that knob."
         + left_out_words(found.shown, found.total),
-        blocks=(
-            Chart(
-                drawn=drawn,
-                about="Parallel coordinates; the table of all trials shows the same data",
-            ),
-        ),
+        blocks=(Chart(drawn=drawn, about=about),),
     )
 
 
@@ -240,14 +224,8 @@ COMMAND_CHARS = 2000
 
 def reproduce_section(data: ReportData) -> Section:
     """Commands that show more, repeat the best or share the study."""
-    commands = Table(
-        about="Commands",
-        headings=("to", "run"),
-        rows=tuple(
-            TableRow.of(what, code(command + data.store_flag)) for what, command in _commands(data)
-        ),
-    )
-    blocks: list[Block] = [commands]
+    rows = (TableRow.of(to, code(run + data.store_flag)) for to, run in _commands(data))
+    blocks: list[Block] = [Table(about="Commands", headings=("to", "run"), rows=tuple(rows))]
     if facts := (*_provenance(data), *_machines(data)):
         blocks.append(Facts(lines=facts))
     best = data.best
@@ -306,14 +284,12 @@ def _provenance(data: ReportData) -> Iterator[tuple[str, str]]:
                 for label, words in facts
                 if label in ("command", "environment")
             )
-    origin = data.study.origin
-    if origin is not None:
-        for name, digest in origin.digests.items():
-            yield f"read from {name}", digest
-    command = data.study.command
-    if command is not None:
-        for name, digest in command.file_digests.items():
-            yield f"script {name}", digest
+    if data.study.origin is not None:
+        read = data.study.origin.digests.items()
+        yield from ((f"read from {name}", digest) for name, digest in read)
+    if data.study.command is not None:
+        scripts = data.study.command.file_digests.items()
+        yield from ((f"script {name}", digest) for name, digest in scripts)
 
 
 RATIONALE_CHARS = 2000
@@ -336,10 +312,8 @@ def policy_section(data: ReportData) -> Section | None:
     lineage = _lineage(data, found)
     if lineage:
         facts.append(("derived from", lineage))
-    blocks: list[Block] = [
-        Facts(lines=tuple(facts)),
-        Code(text=_cut(found.source), language="python"),
-    ]
+    program = Code(text=_cut(found.source), language="python")
+    blocks: list[Block] = [Facts(lines=tuple(facts)), program]
     lead = f"The program that chose trial {best.ordinal}."
     seed = data.seed
     if seed is not None and seed.policy.digest != found.digest:

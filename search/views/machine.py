@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from evaluator.failures.logs import signal_name
-from records.errors import StoreError
+from records.errors import CodecError, StoreError
 from records.machine import Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import Measured, Outcome
@@ -245,5 +245,5 @@ def machine_of(launched: LaunchRecord | None, records: Store) -> Machine | None:
         return None
     try:
         return records.machine(launched.machine)
-    except StoreError:
+    except (StoreError, CodecError):
         return None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from records.errors import StudyError
-from search.leaderboard.entries import SENTINEL, read_entries
+from search.leaderboard.entries import NO_FILES, SENTINEL, read_entries
 
 METADATA = {
     "model_family": "llama-3.1-8b",
@@ -44,56 +44,44 @@ def entry(tmp_path):
     return read
 
 
+NOT_FINITE = "what the entry gives is not a finite number"
+
+
 @pytest.mark.parametrize(
-    ("value", "why"),
+    ("values", "why"),
     [
-        (-1, SENTINEL),
-        (-1.0, SENTINEL),
-        (None, "the entry gives none"),
-        (float("nan"), "what the entry gives is not a finite number"),
-        (float("inf"), "what the entry gives is not a finite number"),
-        ("12", "what the entry gives is not a finite number"),
-        (True, "what the entry gives is not a finite number"),
-        (10**400, "what the entry gives is not a finite number"),
-        (-3, "-3 cannot be: nothing that it measures is below 0"),
+        ((-1, -1.0), SENTINEL),
+        ((None, ""), "the entry gives none"),
+        ((float("nan"), float("inf"), "12", True, 10**400), NOT_FINITE),
+        ((-3,), "-3 cannot be: nothing that it measures is below 0"),
     ],
 )
-def test_a_stand_in_for_no_value_is_none(entry, value, why):
-    reading = entry({"mfu": value}).readings["published_mfu"]
-
-    assert (reading.value, reading.absent) == (None, why)
-
-
-def test_a_straggler_of_0_is_what_its_tool_says_without_files(entry):
-    reading = entry({"straggler": 0.0}).readings["published_straggler"]
-
-    assert reading.value is None
-    assert reading.absent.startswith("0 is what its tool says where it finds no file")
+def test_a_stand_in_for_no_value_is_none(entry, values, why):
+    for value in values:
+        reading = entry({"mfu": value}).readings["published_mfu"]
+        assert (reading.value, reading.absent) == (None, why)
+    no_files = entry({"straggler": 0.0}).readings["published_straggler"]
+    assert (no_files.value, no_files.absent) == (None, NO_FILES)
 
 
-def test_bandwidths_are_told_in_their_true_unit_and_under_one_name(entry):
-    reading = entry({"bandwidth_utilization_allgather_group_6": 17.8}).readings[
-        "published_bw_allgather"
-    ]
+def test_a_bandwidth_has_its_true_unit_and_one_name(entry):
+    readings = entry({"bandwidth_utilization_allgather_group_6": 17.8}).readings
 
+    reading = readings["published_bw_allgather"]
     assert (reading.value, reading.unit, reading.better) == (17.8, "GiB/s", "higher")
 
 
-def test_a_value_that_cannot_be_is_doubted_and_marked(entry):
-    submission = entry({"avg_step_time": 1.0, "total_communication_time": 2.5, "mfu": 140})
+def test_what_cannot_be_and_what_the_protocol_asks_for_are_marked(entry):
+    metrics = {"avg_step_time": 1.0, "total_communication_time": 2.5, "mfu": 140}
+    submission = entry(metrics, iteration=2, total_count=16)
 
-    marks = [mark.words for mark in submission.marks]
-    assert marks == [
+    few, devices, *doubts = submission.marks
+    assert (few.name, devices.name) == ("few_steps", "other_device_count")
+    assert "its plan takes 4 devices, its card says 16" in devices.words
+    assert [mark.words for mark in doubts] == [
         "published_total_communication_time: 2.5 s is more than the step of 1 s that it is part of",
         "published_mfu: 140 % is more than all",
     ]
-
-
-def test_what_the_protocol_asks_for_is_marked_where_it_lacks(entry):
-    submission = entry({"mfu": 1.0}, iteration=2, total_count=16)
-
-    assert [mark.name for mark in submission.marks] == ["few_steps", "other_device_count"]
-    assert "its plan takes 4 devices, its card says 16" in submission.marks[1].words
 
 
 def test_every_row_of_the_public_leaderboard_is_read(cclsearch, recorded_data):

@@ -54,37 +54,38 @@ def test_parts_of_steps_and_causes_of_idling_add_up(cclsearch, told, folder):
     assert added == pytest.approx(float(whole), rel=1e-3)
 
 
-def test_the_straggler_is_named_with_what_it_costs(cclsearch, told):
-    facts = told("stragglers", SYNTHETIC)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("stragglers", SYNTHETIC), ["straggler: rank 2; the others wait for it"]),
+        (("collectives", SYNTHETIC), ["all_gather          4  52 MB     60"]),
+        (
+            ("kernels", SYNTHETIC, "--top", "2"),
+            [
+                "ncclDevKernel_ReduceScatter",
+                "11 more names with 57.4 % of the time; --json has all",
+            ],
+        ),
+        # Of one rank alone bandwidth is a lower bound, and no wait is known.
+        (
+            ("collectives", SYNTHETIC / "rank0_trace.json.gz"),
+            ["≥ ", "caveat: 3 of 4 ranks left no trace", "GB/s       -  "],
+        ),
+    ],
+)
+def test_people_read_what_matters_first(cclsearch, arguments, words):
+    out = cclsearch("trace", *arguments, "--no-cache").out
 
-    assert facts["straggler"] == 2
-    assert facts["compute_max_over_min"] == pytest.approx(1.248, abs=0.001)
-    out = cclsearch("trace", "stragglers", SYNTHETIC, "--no-cache").out
-    assert "straggler: rank 2; the others wait for it" in out
+    assert [each for each in words if each not in out] == []
 
 
-def test_collectives_are_told_by_kind_and_size_with_their_bandwidth(cclsearch, told):
-    rows = told("collectives", SYNTHETIC)["collectives"]
+def test_programs_read_stragglers_and_all_collectives(told):
+    waits, rows = told("stragglers", SYNTHETIC), told("collectives", SYNTHETIC)["collectives"]
 
+    assert waits["straggler"] == 2
+    assert waits["compute_max_over_min"] == pytest.approx(1.248, abs=0.001)
     assert len(rows) == 90
     assert {row["bytes"] for row in rows} == {52_000_000}
-    out = cclsearch("trace", "collectives", SYNTHETIC, "--no-cache").out
-    assert "all_gather          4  52 MB     60" in out
-
-
-def test_of_one_rank_alone_bandwidth_is_at_least_so_much_and_no_wait_is_told(cclsearch):
-    out = cclsearch("trace", "collectives", SYNTHETIC / "rank0_trace.json.gz", "--no-cache").out
-
-    assert "≥ " in out
-    assert "caveat: 3 of 4 ranks left no trace" in out
-    assert next(line for line in out.splitlines() if "all_gather " in line).split()[-2] == "-"
-
-
-def test_only_the_longest_kernels_are_printed_and_the_rest_is_summed_up(cclsearch):
-    out = cclsearch("trace", "kernels", SYNTHETIC, "--top", "2", "--no-cache").out
-
-    assert "ncclDevKernel_ReduceScatter" in out
-    assert "11 more names with 57.4 % of the time; --json has all" in out
 
 
 def test_a_difference_is_sorted_by_its_effect_and_there_is_none_to_itself(told):
@@ -99,7 +100,7 @@ def test_a_difference_is_sorted_by_its_effect_and_there_is_none_to_itself(told):
     assert window["change_s"] == window["after"]["time_s"] - window["before"]["time_s"]
 
 
-def test_plots_are_written_where_they_are_asked_for(cclsearch, tmp_path):
+def test_plots_and_a_report_that_reaches_for_nothing_are_written(cclsearch, tmp_path):
     drawn = {name: tmp_path / f"{name}.svg" for name in ("parts", "overlap", "bandwidth")}
 
     cclsearch(
@@ -107,18 +108,13 @@ def test_plots_are_written_where_they_are_asked_for(cclsearch, tmp_path):
         *("--plot", drawn["parts"], "--timeline", drawn["overlap"]),
     )
     cclsearch("trace", "collectives", SYNTHETIC, "--no-cache", "--plot", drawn["bandwidth"])
-
-    assert all(path.read_text().startswith("<svg xmlns") for path in drawn.values())
-
-
-def test_a_report_is_one_file_that_reaches_for_nothing(cclsearch, tmp_path):
     ended = cclsearch("trace", "report", SYNTHETIC, "--to", tmp_path / "r.html", "--no-cache")
 
-    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert all(path.read_text().startswith("<svg xmlns") for path in drawn.values())
     assert (ended.code, ended.out) == (0, f"written: {tmp_path / 'r.html'}\n")
-    assert page.count("<svg") == 3
-    assert "://" not in page
-    assert page.count("<script") == 1  # our own
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "straggler: rank 2; the others wait for it" in page  # what the terminal prints
+    assert (page.count("<svg"), page.count("<script"), page.count("://")) == (3, 1, 0)
     assert "vectorized_elementwise_kernel&lt;" in page
 
 

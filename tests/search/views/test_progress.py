@@ -9,9 +9,8 @@ from rich.console import Console
 
 from evaluator.timing.decision import Comparison, Noise, Verdict
 from records.study import Measure
-from records.trial import Breakdown, FailureKind, History, Repeat, Stage
+from records.trial import Breakdown, FailureKind, Repeat, Stage
 from search.loop.leader import Race
-from search.loop.study_result import trial_spread
 from search.views.terminal import (
     JsonProgress,
     LiveProgress,
@@ -19,7 +18,7 @@ from search.views.terminal import (
     print_trials,
     trial_line,
 )
-from search.views.trial import outcome_facts, trial_facts
+from search.views.trial import outcome_facts
 from tests.support import records as testing
 
 KNOBS = {"activation_checkpointing": "selective", "dp_shard": 4, "micro_batch": 16, "tp": 2}
@@ -140,18 +139,6 @@ def test_a_program_gets_one_event_for_everything_that_happens():
     assert found[3] == {"event": "phase", "phase": "timed", "ordinal": 0}
 
 
-def test_a_failed_trial_has_null_where_a_measured_one_has_values():
-    measured, failed = (
-        trial_facts(each, trial_spread(each, History())) for each in (SEED, POLICY_ERROR)
-    )
-
-    assert measured.keys() == failed.keys()
-    assert (failed["score"], failed["unit"], failed["metrics"], failed["config"]) == (None,) * 4
-    assert (measured["failure_kind"], measured["failure_stage"], measured["message"]) == (None,) * 3
-    assert (failed["failure_kind"], failed["failure_stage"]) == ("policy_error", "decide")
-    assert measured["metrics"] == {"step_time": 0.5}
-
-
 def test_a_re_measuring_launch_tells_programs_its_metrics_or_its_failure():
     measured, failed = events()[-2:]
 
@@ -211,12 +198,15 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
     seconds = [0.0]
     with LiveProgress(screen(), testing.history(), clock=lambda: seconds[0]) as live:
         tell(live, *TRIALS)
+        live.phase("timed", None)
+        again = " ".join(footer(live))
         live.trial_started(4, FASTER.policy)
         live.config_decided(4, FASTER.config)
         live.phase("warmup", 4)
         seconds[0] = 125.0
         shown = " ".join(footer(live))
 
+    assert "repeating · timed · trial 1 in round 1, to confirm" in again
     assert "trial 4 · warmup · tp=1" in shown
     assert "3 of 15 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
@@ -239,14 +229,6 @@ def test_the_terminal_shows_every_trial_that_is_under_way():
     assert "trial 3 · timed · micro_batch=2" in both
     assert "trial 1 · starting" in one
     assert "trial 3" not in one
-
-
-def test_the_terminal_says_which_launch_is_made_again():
-    with LiveProgress(screen(), testing.history()) as live:
-        tell(live, SEED)
-        live.phase("timed", None)
-
-    assert "repeating · timed · trial 1 in round 1, to confirm" in " ".join(footer(live))
 
 
 WON = Race(

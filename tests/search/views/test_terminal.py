@@ -1,4 +1,4 @@
-"""What others wrote does not steer a terminal; what we draw there still does."""
+"""Tables line up; what others wrote does not steer a terminal, what we draw there still does."""
 
 import os
 import pty
@@ -15,7 +15,10 @@ from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Dimension
 from records.trial import Config, Policy
+from search.views import terminal as tables
 from search.views.console import plain, plain_line
+from search.views.document import Column, Table, number_column
+from search.views.terminal import table_lines
 from tests.support import records as testing
 
 STEERING = "\x1b[2J\x1b]0;title\x07\x9b2J\u202e\u2066[/x] [red]"
@@ -133,4 +136,38 @@ def _read(handle: int) -> bytes:
 def test_nothing_is_printed_on_another_console():
     product = Path(__file__).parents[3] / "search"
     users = [path.name for path in product.rglob("*.py") if "import Console" in path.read_text()]
-    assert sorted(users) == ["comparison.py", "console.py", "terminal.py"]  # types, the one itself
+    assert sorted(users) == ["console.py", "terminal.py"]  # the one itself, types
+
+
+def test_columns_line_up_fit_the_page_and_cannot_be_torn_apart():
+    names = ["a", "bcd", "核心", "a\nb\x1b[2J\tc"]
+    table = Table.of(
+        Column(heading="name", cells=names), number_column("n", ["1", "1000", "2", "3"])
+    )
+    long = Column(heading="name", cells=["kernel" * 30], yielding=True)
+
+    assert table_lines(table, width=80) == [
+        "name          n",
+        "a             1",
+        "bcd        1000",
+        "核心          2",
+        "a b [2J c     3",
+    ]
+    cut = table_lines(Table.of(number_column("n", ["1"]), long), width=40)[1]
+    assert (len(cut), cut[-3:]) == (40, "...")
+
+
+def test_on_a_terminal_lines_break_between_words(monkeypatch, capsys):
+    monkeypatch.setattr(tables, "on_terminal", lambda: True)
+    monkeypatch.setattr(tables, "page_cells", lambda: 20)
+
+    tables.echo_wrapped("why: launches_of_one_configuration_vary more than these two")
+    tables.echo_wrapped("next: cclsearch trace diff trial:0 trial:1")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "why:",
+        "  launches_of_one_configuration_vary",
+        "  more than these",
+        "  two",
+        "next: cclsearch trace diff trial:0 trial:1",
+    ]

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.kineto.reader import read_rank
 
@@ -56,6 +55,3 @@ def trace_of(
     return read_rank(write(folder, document))
 
 
-def pieces(intervals: Intervals) -> list[tuple[int, int]]:
-    """Starts and ends."""
-    return list(zip(intervals.start_ns.tolist(), intervals.end_ns.tolist(), strict=True))

@@ -12,6 +12,18 @@ _SHARED = ("hlo_category", "model_flops", "bytes_accessed")
 """Arguments that XLA writes once for all events of an operation."""
 
 
+def span(
+    name: str, ts: object, dur: object, pid: int = 1, tid: int = 3, **args: object
+) -> dict[str, object]:
+    """A complete event; times in microseconds."""
+    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
+
+
+def named(kind: str, name: str, pid: int = 1, tid: int = 0) -> dict[str, object]:
+    """What names a process or a thread."""
+    return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
 def number(field: int, value: int) -> bytes:
     """A field that holds an integer."""
     return _varint(field << 3) + _varint(value)

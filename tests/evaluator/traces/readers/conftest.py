@@ -12,7 +12,7 @@ import pytest
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.nsys import reader as nsys_reader
 from evaluator.traces.readers.xla import reader as xla
-from tests.support.xla import xspace
+from tests.support.xla import named, xspace
 
 
 class NsysExport:
@@ -107,16 +107,12 @@ def read_xla(tmp_path: Path, xla_form: str) -> Callable[..., tuple[RankTrace, ..
 def read_tpus(read_xla) -> Callable[..., tuple[RankTrace, ...]]:
     """Reads events of so many TPUs, processes 1, 2, ..., and of their host, process 701."""
 
-    def named(kind: str, pid: int, name: str, tid: int = 0) -> dict[str, object]:
-        args = {"name": name}
-        return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": tid, "args": args}
-
     def read(*events: object, count: int = 1, last: bool = False) -> tuple[RankTrace, ...]:
         threads = ("", "Steps", "XLA Modules", "XLA Ops", "Async XLA Ops", "Framework Ops")
-        names = [named("process", 701, "/host:CPU"), named("thread", 701, "python", 3)]
+        names = [named("process", "/host:CPU", 701), named("thread", "python", 701, 3)]
         for pid in range(1, count + 1):
-            names.append(named("process", pid, f"/device:TPU:{pid - 1}"))
-            names += [named("thread", pid, thread, tid) for tid, thread in enumerate(threads)]
+            names.append(named("process", f"/device:TPU:{pid - 1}", pid))
+            names += [named("thread", thread, pid, tid) for tid, thread in enumerate(threads)]
         return read_xla(*events, *names) if last else read_xla(*names, *events)
 
     return read

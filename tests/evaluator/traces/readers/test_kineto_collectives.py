@@ -2,13 +2,12 @@
 
 import pytest
 
-from evaluator.metrics.base import Evidence
-from evaluator.metrics.registry import metric
 from evaluator.traces.analysis.collectives import match
 from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_traces
 from tests.support.kineto import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
+from tests.support.traces import value_of
 
 GROUP = {
     "Group size": 2,
@@ -50,15 +49,13 @@ def test_arguments_tell_what_a_kernel_does_and_how_much(tmp_path, name, puts, ge
 
 
 def test_what_is_not_told_is_not_made_up(tmp_path):
-    trace = trace_of(tmp_path, kernel("ncclDevKernel_AllReduce_Sum_f32", 0, 5), distributed=NCCL)
+    silent = kernel("ncclDevKernel_AllReduce_Sum_f32", 0, 5)
+    trace = trace_of(tmp_path, silent, distributed=NCCL)
     assert only(trace) == (CollectiveKind.ALL_REDUCE, 0)
     assert trace.collectives.groups == (RankGroup("", None, None),)
     assert trace.collectives.sequence.tolist() == [-1]
-
-
-def test_an_unknown_type_has_no_size(tmp_path):
-    trace = trace_of(tmp_path, nccl("allreduce", 9, 9, dtype="Posit16"), distributed=NCCL)
-    assert only(trace) == (CollectiveKind.ALL_REDUCE, 0)
+    strange = trace_of(tmp_path, nccl("allreduce", 9, 9, dtype="Posit16"), distributed=NCCL)
+    assert only(strange) == (CollectiveKind.ALL_REDUCE, 0)
 
 
 @pytest.mark.parametrize("ranks", ["[0, 1, ..., 7]", "[0, 1, 2", "", "[0, 1]", "[-1, 0]"])
@@ -109,19 +106,13 @@ def test_a_kernel_without_arguments_has_the_bytes_of_its_call(tmp_path, call, ke
 
 
 def test_the_bytes_of_a_call_are_of_none_of_its_several_kernels(tmp_path):
+    name, inputs = "ncclKernel_AllReduce_RING_LL_Sum_float", [[100], [200]]
+    told = {"Input Dims": inputs, "Input type": ["float", "float"]}
     trace = trace_of(
         tmp_path,
-        span(
-            "user_annotation",
-            "nccl:all_reduce",
-            0,
-            10,
-            **{"Input Dims": [[100], [200]], "Input type": ["float", "float"]},
-        ),
-        launch(3, 5),
-        launch(6, 6),
-        kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 20, 5, correlation=5),
-        kernel("ncclKernel_AllReduce_RING_LL_Sum_float", 30, 5, correlation=6),
+        span("user_annotation", "nccl:all_reduce", 0, 10, **told),
+        *(launch(3, 5), launch(6, 6)),
+        *(kernel(name, ts, 5, correlation=call) for ts, call in ((20, 5), (30, 6))),
         distributed=NCCL,
     )
     assert trace.collectives.bytes.tolist() == [0, 0]
@@ -136,9 +127,6 @@ def test_annotations_of_nccl_are_not_counted_beside_their_kernels(tmp_path):
         distributed=NCCL,
     )
     assert trace.collectives.count == 1
-
-
-# Kernels that name no group, as before torch 2.3.
 
 
 def nameless_job(folder, *sizes_of_rank, world_size=None):
@@ -159,10 +147,6 @@ def nameless_job(folder, *sizes_of_rank, world_size=None):
     return read_traces(paths)
 
 
-def why_no_bandwidth(traces):
-    return metric("bw_allreduce").measure(Evidence(traces=traces)).reason
-
-
 def test_nameless_collectives_of_all_ranks_are_matched_in_order_with_a_caveat(tmp_path):
     traces = nameless_job(tmp_path, [1000, 2000], [1000, 2000], [1000, 2000])
     found = match(traces)
@@ -170,25 +154,18 @@ def test_nameless_collectives_of_all_ranks_are_matched_in_order_with_a_caveat(tm
     assert found.bytes.tolist() == [4000, 8000]
     assert found.complete.all()
     assert traces.remarks[0].startswith("6 collectives name no group and are taken to be of all 3")
-    bandwidth = metric("bw_allreduce").measure(Evidence(traces=traces))
-    assert bandwidth == pytest.approx(12_000 * 4 / 3 / 20_000)
+    assert value_of("bw_allreduce", traces) == pytest.approx(12_000 * 4 / 3 / 20_000)
 
 
 def test_nameless_collectives_of_other_counts_or_sizes_are_not_matched_and_say_why(tmp_path):
     fewer = nameless_job(tmp_path, [1000, 2000], [1000, 2000], [1000])
     assert match(fewer).count == 0
-    assert "5 are not equally many on all ranks" in why_no_bandwidth(fewer)
+    assert "5 are not equally many on all ranks" in value_of("bw_allreduce", fewer)
     smaller = nameless_job(tmp_path, [1000], [1000], [500])
-    assert "3 are not of one size on all ranks" in why_no_bandwidth(smaller)
-
-
-def test_nameless_collectives_are_not_matched_where_ranks_left_no_trace(tmp_path):
-    traces = nameless_job(tmp_path, [1000], [1000], world_size=3)
-    assert match(traces).count == 0
-    assert "do not say which ranks take part" in why_no_bandwidth(traces)
-
-
-# gloo.
+    assert "3 are not of one size on all ranks" in value_of("bw_allreduce", smaller)
+    untraced = nameless_job(tmp_path, [1000], [1000], world_size=3)
+    assert match(untraced).count == 0
+    assert "do not say which ranks take part" in value_of("bw_allreduce", untraced)
 
 
 def gloo(name, ts, elements, number, thread=GLOO_THREAD):
@@ -213,49 +190,50 @@ ONE_GROUP = {
 }
 
 
-@pytest.mark.parametrize("numbered", [True, False])
-def test_reduce_scatters_of_gloo_are_told_from_its_all_reduces(tmp_path, numbered):
-    n = 10 if numbered else 0
-    trace = trace_of(
-        tmp_path,
-        c10d("allreduce_", 0, [], n),
-        gloo("all_reduce", 2, 300, n + numbered),
-        c10d("_reduce_scatter_base_", 3, [100, 200], n + 2 * numbered),
-        gloo("all_reduce", 9, 200, n + 3 * numbered, thread=3),
-        c10d("_allgather_base_", 10, [200, 100], n + 4 * numbered),
-        gloo("all_gather", 20, 100, n + 5 * numbered),
-        distributed=ONE_GROUP,
-    )
-    kinds = [CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_GATHER]
+REDUCE, SCATTER = CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER
+GATHER, SEND = CollectiveKind.ALL_GATHER, CollectiveKind.SEND
+
+
+def in_turn(numbers):
+    """An all-reduce, a reduce-scatter and an all-gather with these numbers."""
+    return [
+        c10d("allreduce_", 0, [], numbers[0]),
+        gloo("all_reduce", 2, 300, numbers[1]),
+        c10d("_reduce_scatter_base_", 3, [100, 200], numbers[2]),
+        gloo("all_reduce", 9, 200, numbers[3], thread=3),
+        c10d("_allgather_base_", 10, [200, 100], numbers[4]),
+        gloo("all_gather", 20, 100, numbers[5]),
+    ]
+
+
+ONE_SCATTER = [c10d("_reduce_scatter_base_", 3, [100, 200], 2), gloo("all_reduce", 9, 200, 3)]
+
+
+@pytest.mark.parametrize(
+    ("events", "kinds", "sizes"),
+    [
+        (in_turn(range(10, 16)), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
+        (in_turn([0] * 6), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
+        ([gloo("all_reduce", 0, 300, 1), *ONE_SCATTER], [REDUCE, SCATTER], [1200, 800]),
+        ([kernel("gemm", 0, 1), *ONE_SCATTER], [SCATTER], [800]),
+    ],
+    ids=[
+        "numbered",
+        "without numbers",
+        "spans of calls before the profile do not shift the others",
+        "of a job on devices",
+    ],
+)
+def test_reduce_scatters_of_gloo_are_told_from_its_all_reduces(tmp_path, events, kinds, sizes):
+    trace = trace_of(tmp_path, *events, distributed=ONE_GROUP)
     assert trace.collectives.kind.tolist() == kinds
-    assert trace.collectives.bytes.tolist() == [1200, 800, 800]
+    assert trace.collectives.bytes.tolist() == sizes
     assert trace.collectives.groups == (RankGroup("0", (0, 1), 2),)
-
-
-def test_spans_of_calls_before_the_profile_do_not_shift_the_others(tmp_path):
-    trace = trace_of(
-        tmp_path,
-        gloo("all_reduce", 0, 300, 1),
-        c10d("_reduce_scatter_base_", 3, [100, 200], 2),
-        gloo("all_reduce", 9, 200, 3),
-    )
-    kinds = [CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER]
-    assert trace.collectives.kind.tolist() == kinds
-
-
-def test_gloo_of_a_job_on_devices_is_told_alike(tmp_path):
-    trace = trace_of(
-        tmp_path,
-        kernel("gemm", 0, 1),
-        c10d("_reduce_scatter_base_", 3, [100, 200], 2),
-        gloo("all_reduce", 9, 200, 3),
-    )
-    assert only(trace) == (CollectiveKind.REDUCE_SCATTER, 800)
 
 
 def test_a_gather_in_an_unknown_group_has_no_size(tmp_path):
     trace = trace_of(tmp_path, gloo("all_gather", 0, 300, 1), gloo("send", 9, 10, 2))
-    assert trace.collectives.kind.tolist() == [CollectiveKind.ALL_GATHER, CollectiveKind.SEND]
+    assert trace.collectives.kind.tolist() == [GATHER, SEND]
     assert trace.collectives.bytes.tolist() == [0, 40]
 
 

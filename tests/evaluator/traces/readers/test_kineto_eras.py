@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,14 +9,7 @@ import pytest
 from evaluator.traces.model import Activity, StepKind
 from evaluator.traces.readers.kineto.reader import read_rank
 from tests.support.kineto import write
-
-OURS = Path(__file__).parents[3] / "data" / "traces"
-ONE_OF_EACH = [
-    OURS / "gloo_ddp_2rank" / "rank0_trace.json.gz",
-    OURS / "synth_fsdp_4rank_straggler2" / "rank0_trace.json.gz",
-]
-
-KERNELS = (Activity.COMPUTE, Activity.COMMUNICATION)
+from tests.support.traces import GLOO, SYNTHETIC
 
 # What a slow reader of each file counts: kernels, those that communicate, steps on the device.
 RECORDED = {
@@ -49,21 +41,12 @@ def recorded(folder, name):
 @pytest.mark.parametrize("name", RECORDED)
 def test_every_kernel_and_step_of_every_era_is_found(recorded_data, name):
     trace = recorded(recorded_data, name)
-    kernels = trace.spans.doing(*KERNELS).sum()
+    kernels = trace.spans.doing(Activity.COMPUTE, Activity.COMMUNICATION).sum()
     communicating = trace.spans.doing(Activity.COMMUNICATION).sum()
     assert (kernels, communicating, trace.steps.count) == RECORDED[name]
     assert trace.collectives.count == communicating
     assert trace.spans.names
     assert trace.caveats == ()
-
-
-@pytest.mark.parametrize("name", ["no_distributed_info", "rank_missing"])
-def test_what_the_host_of_a_device_job_did_is_not_its_work(recorded_data, name):
-    trace = recorded(recorded_data, name)
-
-    assert not trace.has_work
-    assert trace.steps.count == 0
-    assert trace.host_steps.count == 1
 
 
 @pytest.mark.parametrize(
@@ -96,96 +79,72 @@ def test_steps_on_the_device_are_those_that_the_profiler_recorded(recorded_data)
     assert read == pytest.approx(step["dur"] * 1000, abs=1)
 
 
-def as_bare_list(document):
-    return json.dumps(document["traceEvents"])
+def each_event(document, change):
+    return document | {"traceEvents": [change(event) for event in document["traceEvents"]]}
 
 
-def with_the_header_last(document):
-    header = {name: value for name, value in document.items() if name != "traceEvents"}
-    return json.dumps({"traceEvents": document["traceEvents"], **header})
+def spelled(event):
+    return event | {name: str(event[name]) for name in {"ts", "dur", "pid", "tid"} & event.keys()}
 
 
-def on_many_lines(document):
-    return json.dumps(document, indent=2)
+OF_2021 = {
+    "kernel": "Kernel",
+    "gpu_memcpy": "Memcpy",
+    "gpu_memset": "Memset",
+    "cpu_op": "Operator",
+    "cuda_runtime": "Runtime",
+    "python_function": "Python",
+}
 
 
-def without_spaces(document):
-    return json.dumps(document, separators=(",", ":"))
+def of_2021(event):
+    return event | {"cat": OF_2021.get(event.get("cat"), event.get("cat", ""))}
 
 
-def with_a_last_empty_event(document):
-    return json.dumps(document | {"traceEvents": [*document["traceEvents"], {}]})
-
-
-def with_strings_for_numbers(document):
-    def spelled(event):
-        numbers = {"ts", "dur", "pid", "tid"} & event.keys()
-        return event | {name: str(event[name]) for name in numbers}
-
-    return json.dumps(document | {"traceEvents": [spelled(e) for e in document["traceEvents"]]})
-
-
-def in_reverse(document):
-    return json.dumps(document | {"traceEvents": document["traceEvents"][::-1]})
-
-
-LAYOUTS = [
-    with_the_header_last,
-    on_many_lines,
-    without_spaces,
-    with_a_last_empty_event,
-    with_strings_for_numbers,
-    in_reverse,
-]
+LAYOUTS = {
+    "with the header last": lambda whole: json.dumps(dict(reversed(whole.items()))),
+    "on many lines": lambda whole: json.dumps(whole, indent=2),
+    "without spaces": lambda whole: json.dumps(whole, separators=(",", ":")),
+    "with a last empty event": lambda whole: json.dumps(
+        whole | {"traceEvents": [*whole["traceEvents"], {}]}
+    ),
+    "with strings for numbers": lambda whole: json.dumps(each_event(whole, spelled)),
+    "in reverse": lambda whole: json.dumps(whole | {"traceEvents": whole["traceEvents"][::-1]}),
+    "with categories of 2021": lambda whole: json.dumps(
+        each_event(
+            whole, lambda one: one | {"cat": OF_2021.get(one.get("cat"), one.get("cat", ""))}
+        )
+    ),
+}
 
 
 def told(trace):
     """What a trace says, in an order that does not depend on that of its file."""
     spans, messages = trace.spans, trace.collectives
+    columns = (spans.start_ns, spans.end_ns, spans.activity, spans.correlation)
     rows = zip(
-        spans.start_ns.tolist(),
-        spans.end_ns.tolist(),
+        *(column.tolist() for column in columns),
         (spans.names[i] for i in spans.name_id),
         (spans.lanes[i] for i in spans.lane_id),
-        spans.activity.tolist(),
-        spans.correlation.tolist(),
         strict=True,
     )
-    steps = [np.stack([s.number, s.start_ns, s.end_ns]).tolist() for s in (trace.steps,)]
-    starts = spans.start_ns[messages.span].tolist()
-    sent = zip(starts, messages.kind.tolist(), messages.bytes.tolist(), strict=True)
-    return trace.rank, trace.world_size, trace.device, sorted(rows, key=repr), steps, sorted(sent)
-
-
-@pytest.mark.parametrize("path", ONE_OF_EACH, ids=["gloo", "nccl"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_trace_in_any_layout_reads_alike(tmp_path, path, layout):
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    assert told(read_rank(write(tmp_path, layout(document).encode()))) == told(read_rank(path))
-
-
-@pytest.mark.parametrize("path", ONE_OF_EACH, ids=["gloo", "nccl"])
-def test_a_bare_list_lacks_only_what_stands_around_it(tmp_path, path):
-    document = json.loads(gzip.decompress(path.read_bytes()))
-    bare, whole = (
-        read_rank(write(tmp_path, as_bare_list(document).encode())),
-        read_rank(path),
+    steps = np.stack([trace.steps.number, trace.steps.start_ns, trace.steps.end_ns]).tolist()
+    sent = (spans.start_ns[messages.span], messages.kind, messages.bytes)
+    return (
+        (trace.rank, trace.world_size, trace.device, steps),
+        sorted(rows, key=repr),
+        sorted(zip(*(column.tolist() for column in sent), strict=True)),
     )
-    assert bare.spans.activity.tolist() == whole.spans.activity.tolist()
-    assert bare.spans.duration_ns.tolist() == whole.spans.duration_ns.tolist()
+
+
+@pytest.mark.parametrize("folder", [SYNTHETIC, GLOO], ids=["nccl", "gloo"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_one_trace_in_any_layout_reads_alike(tmp_path, folder, layout):
+    path = folder / "rank0_trace.json.gz"
+    document = json.loads(gzip.decompress(path.read_bytes()))
+    assert told(read_rank(write(tmp_path, LAYOUTS[layout](document).encode()))) == told(
+        read_rank(path)
+    )
+    bare = read_rank(write(tmp_path, json.dumps(document["traceEvents"]).encode()))
+    assert bare.spans.activity.tolist() == read_rank(path).spans.activity.tolist()
     assert (bare.rank, bare.world_size, bare.backend) == (0, None, None)
-
-
-def test_categories_of_2021_mean_what_they_mean_today(tmp_path):
-    document = json.loads(gzip.decompress(ONE_OF_EACH[1].read_bytes()))
-    of_2021 = {
-        "kernel": "Kernel",
-        "gpu_memcpy": "Memcpy",
-        "gpu_memset": "Memset",
-        "cpu_op": "Operator",
-        "cuda_runtime": "Runtime",
-        "python_function": "Python",
-    }
-    for event in document["traceEvents"]:
-        event["cat"] = of_2021.get(event.get("cat"), event.get("cat", ""))
-    assert told(read_rank(write(tmp_path, document))) == told(read_rank(ONE_OF_EACH[1]))

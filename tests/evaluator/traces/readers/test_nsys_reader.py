@@ -1,18 +1,20 @@
-"""The Nsight Systems reader agrees with plain SQL, and says what it cannot know."""
+"""Exports of Nsight Systems agree with plain SQL, say what NCCL was asked, and may be hostile."""
 
 import gzip
+import json
+import os
 import sqlite3
+import struct
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup
+from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.nsys.reader import read_devices
-
-
-def pieces(intervals):
-    return list(zip(intervals.start_ns.tolist(), intervals.end_ns.tolist(), strict=True))
+from tests.support.traces import pieces
 
 
 def named(trace, activity):
@@ -28,41 +30,38 @@ def union_ns(rows):
     return total
 
 
-RECORDED = ("h100_2gpu_1s", "h100_2gpu_sp_before", "mock", "saxpy_mpi_a100")
-
-
-@pytest.mark.parametrize("name", RECORDED)
+@pytest.mark.parametrize("name", ["h100_2gpu_1s", "h100_2gpu_sp_before", "mock", "saxpy_mpi_a100"])
 def test_recorded_exports_agree_with_plain_sql(recorded_data, tmp_path, name):
     packed = recorded_data / "traces" / "nsys" / f"{name}.sqlite.gz"
     plain = tmp_path / "plain.sqlite"
     plain.write_bytes(gzip.decompress(packed.read_bytes()))
-    database = sqlite3.connect(plain)
-    devices = database.execute(
-        "SELECT DISTINCT deviceId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1, 2"
-    ).fetchall()
-    traces = read_devices(packed)
-    assert [trace.rank for trace in traces] == list(range(len(devices)))
-    for trace, device in zip(traces, devices, strict=True):
-        rows = database.execute(
-            'SELECT start, "end", value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds'
-            " ON id = demangledName WHERE deviceId = ? AND globalPid = ?",
-            device,
+    with closing(sqlite3.connect(plain)) as database:
+        devices = database.execute(
+            "SELECT DISTINCT deviceId, globalPid FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY 1, 2"
         ).fetchall()
-        kernels = trace.spans.doing(Activity.COMPUTE, Activity.COMMUNICATION)
-        assert kernels.sum() == len(rows)
-        assert trace.spans.duration_ns[kernels].sum() == sum(end - start for start, end, _ in rows)
-        assert trace.spans.union(kernels).total_ns == union_ns(row[:2] for row in rows)
-        nccl = [row[:2] for row in rows if "nccl" in row[2]]
-        assert trace.communicating().total_ns == union_ns(nccl)
-        assert trace.collectives.count == len(nccl)
-        [(copied, count)] = database.execute(
-            "SELECT coalesce(sum(bytes), 0), count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY"
-            " WHERE deviceId = ? AND globalPid = ?",
-            device,
-        )
-        copies = trace.spans.doing(Activity.COPY)
-        assert (trace.spans.bytes[copies].sum(), copies.sum()) == (copied, count)
-    database.close()
+        traces = read_devices(packed)
+        assert [trace.rank for trace in traces] == list(range(len(devices)))
+        for trace, device in zip(traces, devices, strict=True):
+            rows = database.execute(
+                'SELECT start, "end", value FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds'
+                " ON id = demangledName WHERE deviceId = ? AND globalPid = ?",
+                device,
+            ).fetchall()
+            kernels = trace.spans.doing(Activity.COMPUTE, Activity.COMMUNICATION)
+            total_ns = sum(end - start for start, end, _ in rows)
+            assert kernels.sum() == len(rows)
+            assert trace.spans.duration_ns[kernels].sum() == total_ns
+            assert trace.spans.union(kernels).total_ns == union_ns(row[:2] for row in rows)
+            nccl = [row[:2] for row in rows if "nccl" in row[2]]
+            assert trace.communicating().total_ns == union_ns(nccl)
+            assert trace.collectives.count == len(nccl)
+            [(copied, count)] = database.execute(
+                "SELECT coalesce(sum(bytes), 0), count(*) FROM CUPTI_ACTIVITY_KIND_MEMCPY"
+                " WHERE deviceId = ? AND globalPid = ?",
+                device,
+            )
+            copies = trace.spans.doing(Activity.COPY)
+            assert (trace.spans.bytes[copies].sum(), copies.sum()) == (copied, count)
 
 
 def test_a_launch_belongs_to_the_device_of_what_it_launched(recorded_data):
@@ -82,18 +81,18 @@ def test_sends_and_receives_that_torch_calls_all_to_all_are(recorded_data):
     assert kinds == [alone + 32 * [CollectiveKind.ALL_TO_ALL]] * 2
 
 
-def test_kernels_alone_are_enough(nsys):
-    [trace] = nsys.read(kernels=[nsys.kernel(10, 20), nsys.kernel(15, 30, nsys.ALL_REDUCE)])
+def test_kernels_alone_are_enough_though_their_names_be_missing(nsys):
+    [trace] = nsys.read(
+        kernels=[nsys.kernel(10, 20, 99), nsys.kernel(15, 30, nsys.ALL_REDUCE)],
+        TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_700_000_000_000_000_000}],
+    )
+    trace = trace.shifted(-1_700_000_000_000_000_000)
     assert pieces(trace.computing()) == [(10, 20)]
     assert pieces(trace.communicating()) == [(15, 30)]
+    assert named(trace, Activity.COMPUTE) == ["unnamed kernel"]
     assert trace.collectives.kind.tolist() == [CollectiveKind.ALL_REDUCE]
     assert trace.steps.count == 0
     assert np.isnan(trace.spans.blocks_per_sm).all()
-
-
-def test_a_name_that_is_not_in_the_file_does_not_lose_the_kernel(nsys):
-    [trace] = nsys.read(kernels=[nsys.kernel(10, 20, 99)], strings={})
-    assert named(trace, Activity.COMPUTE) == ["unnamed kernel"]
 
 
 def test_processes_that_all_call_their_device_0_are_ranks_in_order_of_their_ids(nsys):
@@ -111,49 +110,63 @@ def test_a_device_that_a_process_only_copies_to_is_no_rank(nsys):
     assert traces[0].caveats[0].startswith("1 copies and fills of processes that ran no kernel")
 
 
+A100 = {"id": 0, "name": "A100", "smCount": 100, "totalMemory": 1 << 30}
+H100 = A100 | {"id": 1, "name": "H100"}
+
+
 @pytest.mark.parametrize(
-    "more",
-    [
-        {"TARGET_INFO_GPU": [{"id": 0, "name": "A100", "smCount": 100, "totalMemory": 1 << 30}]},
-        {"TARGET_INFO_CUDA_DEVICE": [
-            {"gpuId": 0, "cudaId": 0, "pid": 111, "numMultiprocessors": 100}
-        ]},
-    ],
-)  # fmt: skip
-def test_either_table_of_devices_tells_blocks_per_multiprocessor(nsys, more):
-    [trace] = nsys.read(kernels=[nsys.kernel(0, 5, grid=(50, 2, 3))], **more)
-    assert trace.spans.blocks_per_sm.tolist() == [3.0]
-
-
-def test_a_device_is_found_by_the_number_that_its_process_has_for_it(nsys):
-    devices = [{"id": 0, "name": "A100", "smCount": 108}, {"id": 1, "name": "H100", "smCount": 132}]
-    seen = [{"gpuId": 1, "cudaId": 0, "pid": 111, "numMultiprocessors": 132}]
+    ("gpus", "number", "name"),
+    [([A100], None, "A100"), ([], 0, ""), ([A100, H100], 1, "H100")],
+    ids=["by number on the machine", "of processes alone", "by the number of its process"],
+)
+def test_either_table_of_devices_tells_blocks_per_multiprocessor(nsys, gpus, number, name):
+    own = {"gpuId": number, "cudaId": 0, "pid": 111, "numMultiprocessors": 100}
+    seen = [] if number is None else [own]
     [trace] = nsys.read(
-        kernels=[nsys.kernel(0, 5)], TARGET_INFO_GPU=devices, TARGET_INFO_CUDA_DEVICE=seen
+        kernels=[nsys.kernel(0, 5, grid=(50, 2, 3))],
+        TARGET_INFO_GPU=gpus,
+        TARGET_INFO_CUDA_DEVICE=seen,
     )
-    assert trace.device.name == "H100"
+    assert trace.spans.blocks_per_sm.tolist() == [3.0]
+    assert trace.device.name == name
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["ProfilerStep#{}", "step {}", "Step: {}", "train_step[{}]", "iteration {}", "Iter_{}",
-     "global step {}/9", "ProfilerStep#{}, op_id = 3"],
-)  # fmt: skip
-def test_ranges_that_look_like_steps_are_steps(nsys, text):
+    ("texts", "numbers"),
+    [
+        *(
+            ([text.format(3), text.format(4)], [3, 4])
+            for text in (
+                *("ProfilerStep#{}", "step {}", "Step: {}", "train_step[{}]", "iteration {}"),
+                *("Iter_{}", "global step {}/9", "ProfilerStep#{}, op_id = 3"),
+            )
+        ),
+        *(
+            ([text], [])
+            for text in ("forward", "step into", "Optimizer.step#AdamW.step", "stepwise 3")
+        ),
+        (["step 0", "step 1", "step 0", "step 1"], [0, 1, 2, 3]),
+    ],
+)
+def test_ranges_that_look_like_steps_are_steps(nsys, texts, numbers):
+    ranges = [nsys.marked(10 * at, 10 * at + 9, text) for at, text in enumerate(texts, 1)]
+    [trace] = nsys.read(kernels=[nsys.kernel(0, 100)], ranges=ranges)
+    assert trace.host_steps.number.tolist() == numbers
+    assert trace.host_steps.start_ns.tolist() == [10 * at for at, _ in enumerate(numbers, 1)]
+    assert any("do not rise" in caveat for caveat in trace.caveats) is (numbers == [0, 1, 2, 3])
+
+
+def test_the_outer_of_nested_ranges_are_the_steps_wherever_their_text_stands(nsys):
+    inner = [nsys.marked(at, at + 2, f"step {at}") for at in range(0, 20, 2)]
+    outer = [nsys.marked(0, 10, "iteration 5"), nsys.marked(10, 21, None) | {"textId": 6}]
+    outer[0]["textId"] = None
+    inner = [each | {"textId": None} for each in inner]
     [trace] = nsys.read(
         kernels=[nsys.kernel(0, 100)],
-        ranges=[nsys.marked(10, 20, text.format(3)), nsys.marked(20, 30, text.format(4))],
+        ranges=outer + inner,
+        strings={**nsys.STRINGS, 6: "iteration 6"},
     )
-    assert trace.host_steps.number.tolist() == [3, 4]
-    assert trace.host_steps.start_ns.tolist() == [10, 20]
-
-
-@pytest.mark.parametrize(
-    "text", ["forward", "step into", "Optimizer.step#AdamW.step", "stepwise 3"]
-)
-def test_other_ranges_are_no_steps(nsys, text):
-    [trace] = nsys.read(kernels=[nsys.kernel(0, 100)], ranges=[nsys.marked(10, 20, text)])
-    assert trace.steps.count == 0
+    assert trace.steps.number.tolist() == [5, 6]
 
 
 def test_a_step_on_the_device_spans_what_was_launched_in_it(nsys):
@@ -171,58 +184,17 @@ def test_a_step_on_the_device_spans_what_was_launched_in_it(nsys):
     assert trace.host_steps.start_ns.tolist() == [10, 20]
 
 
-def test_steps_whose_numbers_begin_again_are_counted(nsys):
-    ranges = [nsys.marked(10 * at, 10 * at + 9, f"step {at % 2}") for at in range(4)]
-    [trace] = nsys.read(kernels=[nsys.kernel(0, 100)], ranges=ranges)
-    assert trace.steps.number.tolist() == [0, 1, 2, 3]
-    assert any("do not rise" in caveat for caveat in trace.caveats)
-
-
-def test_the_outer_of_nested_ranges_are_the_steps(nsys):
-    inner = [nsys.marked(at, at + 2, f"step {at}") for at in range(0, 20, 2)]
-    outer = [nsys.marked(0, 10, "iteration 5"), nsys.marked(10, 21, "iteration 6")]
-    [trace] = nsys.read(kernels=[nsys.kernel(0, 100)], ranges=outer + inner)
-    assert trace.steps.number.tolist() == [5, 6]
-
-
-def test_the_text_of_a_range_may_stand_among_the_strings(nsys):
-    ranges = [
-        {"start": 1, "end": 9, "eventType": nsys.PUSHED, "globalTid": nsys.THREAD, "textId": 6}
-    ]
-    [trace] = nsys.read(
-        kernels=[nsys.kernel(0, 5)], ranges=ranges, strings={**nsys.STRINGS, 6: "step 7"}
-    )
-    assert trace.steps.number.tolist() == [7]
-
-
-def test_times_are_since_the_epoch_where_the_file_tells_its_start(nsys):
-    [trace] = nsys.read(
-        kernels=[nsys.kernel(5, 9)],
-        TARGET_INFO_SESSION_START_TIME=[{"utcEpochNs": 1_700_000_000_000_000_000}],
-    )
-    assert trace.spans.start_ns.tolist() == [1_700_000_000_000_000_005]
-
-
-def test_waits_are_of_the_device_their_thread_last_launched_on(nsys):
+def test_waits_are_of_the_device_their_thread_last_launched_on_and_calls_count_once(nsys):
     traces = nsys.read(
         kernels=[nsys.kernel(20, 30, call=1), nsys.kernel(40, 50, device=1, call=2)],
         calls=[
-            nsys.call(1, 2, 1),
-            nsys.call(3, 4, 9, nsys.WAIT),
-            nsys.call(5, 6, 2),
-            nsys.call(7, 8, 10, nsys.WAIT),
+            *(nsys.call(1, 2, 1), nsys.call(1, 2, 1), nsys.call(3, 4, 9, nsys.WAIT)),
+            *(nsys.call(5, 6, 2), nsys.call(7, 8, 10, nsys.WAIT)),
         ],
     )
     waits = [trace.covered(Activity.SYNC) for trace in traces]
     assert [pieces(wait) for wait in waits] == [[(3, 4)], [(7, 8)]]
-
-
-def test_a_call_that_is_in_the_file_twice_counts_once(nsys):
-    [trace] = nsys.read(
-        kernels=[nsys.kernel(20, 30, call=1)], calls=[nsys.call(1, 5, 1), nsys.call(2, 4, 1)]
-    )
-    assert pieces(trace.covered(Activity.LAUNCH)) == [(1, 5)]
-    assert len(named(trace, Activity.LAUNCH)) == 1
+    assert [len(named(trace, Activity.LAUNCH)) for trace in traces] == [1, 1]
 
 
 def test_a_copy_between_devices_communicates(nsys):
@@ -244,6 +216,282 @@ def test_a_graph_recorded_as_a_whole_computes_and_is_told(nsys):
     assert any("recorded as a whole" in caveat for caveat in trace.caveats)
 
 
-def test_a_file_without_work_of_a_device_is_refused(nsys):
-    with pytest.raises(TraceError, match="no work of a device"):
-        nsys.read(calls=[nsys.call(1, 2, 1)])
+def payload(size=None, *, communicator=77, ranks=None):
+    told = {
+        "NCCL communicator ID": communicator,
+        "Message size [bytes]": size,
+        "No. of ranks": ranks,
+    }
+    return json.dumps({name: value for name, value in told.items() if value is not None})
+
+
+@pytest.fixture
+def told(nsys):
+    """The collectives of kernels that were launched at 12, 22, ... inside ranges."""
+
+    def read(names, ranges, init=4):
+        ranges = [nsys.marked(0, 1, "ncclCommInitRank", payload=payload(ranks=init)), *ranges]
+        [trace] = nsys.read(
+            kernels=[
+                nsys.kernel(100 + at, 101 + at, name, call=at + 1) for at, name in enumerate(names)
+            ],
+            calls=[nsys.call(12 + 10 * at, 13 + 10 * at, at + 1) for at in range(len(names))],
+            ranges=ranges,
+        )
+        return trace.collectives
+
+    return read
+
+
+KINDS = CollectiveKind
+
+
+@pytest.mark.parametrize(
+    ("operation", "size", "init", "kind", "whole_bytes"),
+    [
+        ("ncclAllReduce", 1024, 4, KINDS.ALL_REDUCE, 1024),
+        ("ncclAllGather", 1024, 4, KINDS.ALL_GATHER, 4096),
+        ("ncclReduceScatter", 1024, 4, KINDS.REDUCE_SCATTER, 4096),
+        ("ncclAlltoAll", 1024, 4, KINDS.ALL_TO_ALL, 4096),
+        ("ncclBroadcast", 1024, 4, KINDS.BROADCAST, 1024),
+        ("ncclBcast", 1024, 4, KINDS.BROADCAST, 1024),
+        ("ncclReduce", 1024, 4, KINDS.REDUCE, 1024),
+        ("ncclGather", 1024, 4, KINDS.GATHER, 4096),
+        ("ncclScatter", 1024, 4, KINDS.SCATTER, 4096),
+        ("ncclSend", 1024, 4, KINDS.SEND, 1024),
+        ("ncclRecv", 1024, 4, KINDS.RECV, 1024),
+        ("ncclAllGather", 1024, None, KINDS.ALL_GATHER, 0),
+        ("ncclAllReduce", "1,024", 4, KINDS.ALL_REDUCE, 1024),
+    ],
+)
+def test_the_range_around_a_launch_tells_kind_group_and_whole_buffer(
+    nsys, told, operation, size, init, kind, whole_bytes
+):
+    stated = nsys.marked(10, 15, operation, payload=payload(size))
+    found = told([nsys.ALL_REDUCE], [stated], init=init)
+    assert (found.kind.tolist(), found.bytes.tolist()) == ([kind], [whole_bytes])
+    assert found.groups == (RankGroup("77", None, init),)
+
+
+@pytest.mark.parametrize("text", ["", "no json", "[1]", '{"Message size [bytes]": []}', 9000 * "["])
+def test_a_payload_that_cannot_be_read_tells_nothing_but_the_kind(nsys, told, text):
+    found = told([nsys.ALL_REDUCE], [nsys.marked(10, 15, "ncclAllReduce", payload=text)])
+    assert (found.kind.tolist(), found.bytes.tolist()) == ([KINDS.ALL_REDUCE], [0])
+
+
+def grouped(nsys, *operations):
+    """A group whose end, from 10 to 20, launches."""
+    inner = [nsys.marked(6, 7, name, payload=payload(size)) for name, size in operations]
+    return [nsys.marked(2, 3, "ncclGroupStart"), *inner, nsys.marked(10, 20, "ncclGroupEnd")]
+
+
+@pytest.mark.parametrize(
+    ("operations", "kind", "total_bytes"),
+    [
+        ([("ncclAllReduce", 64), ("ncclAllReduce", 32)], KINDS.ALL_REDUCE, 96),
+        ([*4 * [("ncclSend", 8)], *4 * [("ncclRecv", 8)]], KINDS.ALL_TO_ALL, 32),
+        ([("ncclSend", 8), ("ncclRecv", 8)], KINDS.SEND_RECV, 8),
+    ],
+    ids=[
+        "calls in one kernel are their sum",
+        "everyone sending to everyone is all to all",
+        "one message each way is a transfer",
+    ],
+)
+def test_a_group_of_calls_is_what_its_one_kernel_does(nsys, told, operations, kind, total_bytes):
+    found = told([nsys.SEND_RECV], grouped(nsys, *operations))
+    assert (found.kind.tolist(), found.bytes.tolist()) == ([kind], [total_bytes])
+
+
+def test_kernels_that_share_a_group_of_calls_are_known_by_name_only(nsys, told):
+    ranges = grouped(nsys, ("ncclAllReduce", 64), ("ncclAllReduce", 32))
+    ranges[-1]["end"] = 30
+    found = told([nsys.ALL_REDUCE, nsys.ALL_REDUCE], ranges)
+    assert found.kind.tolist() == 2 * [KINDS.ALL_REDUCE]
+    assert found.bytes.tolist() == [0, 0]
+
+
+def test_the_inner_end_of_nested_groups_launches_nothing(nsys, told):
+    ranges = [nsys.marked(1, 2, "ncclGroupStart"), *grouped(nsys, ("ncclAllReduce", 64))]
+    found = told([nsys.ALL_REDUCE, nsys.ALL_REDUCE], [*ranges, nsys.marked(21, 25, "ncclGroupEnd")])
+    assert found.bytes.tolist() == [0, 64]
+
+
+def test_a_payload_as_it_lay_in_memory_is_read_by_its_schema(nsys):
+    """Header: count, schema, size and whole size; then a communicator and bytes, 8 bytes each."""
+    binary = struct.pack("<QQQQQQ", 1, 55, 16, 48, 77, 2048)
+    names = ["NCCL communicator ID", "Message size [bytes]"]
+    entries = [
+        {"schemaId": 55, "type": kind, "name": name, "offset": offset}
+        for name, kind, offset in zip(names, (18, 22), (None, 8), strict=True)
+    ]
+    [trace] = nsys.read(
+        kernels=[nsys.kernel(100, 200, nsys.ALL_REDUCE, call=1)],
+        calls=[nsys.call(12, 13, 1)],
+        ranges=[nsys.marked(10, 15, "ncclAllReduce") | {"binaryData": binary}],
+        NVTX_PAYLOAD_SCHEMA_ENTRIES=entries,
+    )
+    assert trace.collectives.bytes.tolist() == [2048]
+    assert trace.collectives.groups == (RankGroup("77"),)
+
+
+@pytest.mark.parametrize("binary", [b"", 31 * b"x", 32 * b"x", 33 * b"\xff", 48 * b"\0"])
+def test_a_damaged_binary_payload_tells_nothing(nsys, binary):
+    [trace] = nsys.read(
+        kernels=[nsys.kernel(100, 200, nsys.ALL_REDUCE, call=1)],
+        calls=[nsys.call(12, 13, 1)],
+        ranges=[nsys.marked(10, 15, "ncclAllReduce") | {"binaryData": binary}],
+        NVTX_PAYLOAD_SCHEMA_ENTRIES=[{"schemaId": 0, "type": 18, "name": "x", "offset": 2**62}],
+    )
+    assert trace.collectives.bytes.tolist() == [0]
+
+
+@pytest.mark.parametrize(("rank_count", "world_size"), [(1, 1), (8, None)])
+def test_a_world_larger_than_the_file_is_unknown(nsys, rank_count, world_size):
+    init = nsys.marked(0, 1, "ncclCommInitRank", payload=payload(ranks=rank_count))
+    [trace] = nsys.read(
+        kernels=[nsys.kernel(100, 200, nsys.ALL_REDUCE, call=1)],
+        calls=[nsys.call(12, 13, 1)],
+        ranges=[init, nsys.marked(10, 15, "ncclAllReduce", payload=payload(64))],
+    )
+    assert trace.world_size == world_size
+
+
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def changed(nsys, *statements, **tables):
+    """An export that the statements were run on afterwards."""
+    path = nsys.write(**({"kernels": [nsys.kernel(1, 2)]} | tables))
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+    return path
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no database", b"SQLite format 3\0", b"\x1f\x8b\x08", b"{}"]
+)
+def test_what_is_no_database_is_refused(tmp_path, content):
+    path = tmp_path / "report.sqlite"
+    path.write_bytes(content)
+    with pytest.raises(TraceError):
+        read_devices(path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(TraceError, match="no regular file"):
+        read_devices(path)
+
+
+def test_a_path_with_characters_of_an_address_is_read(nsys, tmp_path):
+    odd = tmp_path / "a?mode=memory#%41.sqlite"
+    nsys.write(kernels=[nsys.kernel(1, 2)]).rename(odd)
+    assert len(read_devices(odd)) == 1
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [f"CREATE VIEW {KERNELS} AS SELECT * FROM other"],
+        [
+            f"CREATE VIEW {KERNELS} AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1"
+            " FROM c) SELECT n AS start, n + 1 AS [end] FROM c"
+        ],
+        [
+            f"CREATE VIEW {KERNELS} AS SELECT * FROM {KERNELS}",
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_master SET type = 'table' WHERE name = '{KERNELS}'",
+        ],
+    ],
+    ids=["of another table", "without end", "listed as a table"],
+)
+def test_a_view_in_place_of_a_table_is_not_read(nsys, statements):
+    path = changed(nsys, f"ALTER TABLE {KERNELS} RENAME TO other", *statements)
+    with pytest.raises(TraceError):
+        read_devices(path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"ALTER TABLE {KERNELS} ADD COLUMN graphId AS (length(hex(zeroblob(100000000))))",
+        f"CREATE TRIGGER t AFTER INSERT ON {KERNELS} BEGIN DELETE FROM {KERNELS}; END",
+        f"INSERT INTO StringIds VALUES (99, '{'x' * 3_000_000}')",
+    ],
+    ids=["a column that is computed when read", "a trigger", "a long text that names nothing"],
+)
+def test_what_else_a_database_may_hold_changes_nothing(nsys, statement):
+    assert len(read_devices(changed(nsys, statement))) == 1
+
+
+def test_what_holds_no_work_of_a_device_is_refused(nsys):
+    for tables in ({"kernels": [{"deviceId": 0}]}, {"kernels": [], "calls": [nsys.call(1, 2, 1)]}):
+        with pytest.raises(TraceError, match="no work of a device"):
+            read_devices(changed(nsys, **tables))
+        nsys.path.unlink()
+
+
+@pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'", "-5", str(2**63 - 1)])
+def test_a_row_without_proper_times_is_left_out_and_told(nsys, value):
+    path = changed(
+        nsys,
+        f"UPDATE {KERNELS} SET start = {value} WHERE start = 50",
+        kernels=[nsys.kernel(1, 2), nsys.kernel(50, 60)],
+    )
+    [trace] = read_devices(path)
+    assert trace.spans.count == 1
+    assert trace.caveats[0] == "1 kernels without a proper start and end were left out"
+
+
+@pytest.mark.parametrize("value", ["'text'", "NULL", "1.5", "x'00'", str(-(2**63)), str(2**63 - 1)])
+@pytest.mark.parametrize(
+    "column", ["deviceId", "globalPid", "streamId", "correlationId", "demangledName", "gridX"]
+)
+def test_any_value_in_any_column_is_borne(nsys, column, value):
+    path = changed(nsys, f"UPDATE {KERNELS} SET {column} = {value}")
+    [trace] = read_devices(path)
+    assert trace.computing().total_ns == 1
+
+
+def test_text_that_is_not_utf_8_is_read_somehow(nsys):
+    path = changed(nsys, "UPDATE StringIds SET value = CAST(x'ff67656d6d' AS TEXT) WHERE id = 1")
+    [trace] = read_devices(path)
+    assert trace.spans.names == ("\ufffdgemm",)
+
+
+def test_a_name_of_many_megabytes_is_refused(nsys):
+    path = changed(nsys, strings={1: "x" * 3_000_000})
+    with pytest.raises(TraceError, match="too big"):
+        read_devices(path)
+
+
+def test_more_rows_or_bytes_than_the_limits_are_refused(nsys):
+    path = nsys.write(kernels=[nsys.kernel(at, at + 1) for at in range(30)])
+    with pytest.raises(TraceError, match="more than 20 events"):
+        read_devices(path, ReadLimits(event_count=20))
+    with pytest.raises(TraceError, match="more than 100 bytes on disk"):
+        read_devices(path, ReadLimits(file_bytes=100))
+
+
+def test_thousands_of_devices_are_refused(nsys):
+    path = nsys.write(kernels=[nsys.kernel(1, 2, device=number) for number in range(2000)])
+    with pytest.raises(TraceError, match="names 2000 devices"):
+        read_devices(path)
+
+
+def test_pages_that_stand_for_many_rows_end_at_the_limit(nsys):
+    """A page of the tree that points at one leaf 100 times makes 100 times its rows."""
+    path = nsys.write(kernels=[nsys.kernel(at, at + 1) for at in range(2000)])
+    content = bytearray(path.read_bytes())
+    with closing(sqlite3.connect(path)) as database:
+        [(root,)] = database.execute(f"SELECT rootpage FROM sqlite_master WHERE name = '{KERNELS}'")
+    page = (root - 1) * 4096
+    cells = [
+        int.from_bytes(content[page + 12 + 2 * at : page + 14 + 2 * at]) + page
+        for at in range(int.from_bytes(content[page + 3 : page + 5]))
+    ]
+    for cell in cells:
+        content[cell : cell + 4] = content[cells[0] : cells[0] + 4]
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match="events"):
+        read_devices(path, ReadLimits(event_count=1000))

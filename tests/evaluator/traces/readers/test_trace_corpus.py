@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +13,11 @@ from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.traces.analysis.breakdown import step_parts
 from evaluator.traces.analysis.collectives import match
+from evaluator.traces.analysis.kernels import top_kernels
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import StepWindows
 from evaluator.traces.readers.read import read_folder
+from tests.support.traces import SYNTHETIC
 
 BENCHMARKS = Path(__file__).parents[4] / "benchmarks"
 JOBS = {
@@ -59,19 +62,49 @@ def job(request, tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def recorded_job(recorded_data):
-    return recorded_data / "traces/kineto/synth_fsdp_4rank_straggler2"
-
-
 def test_every_recorded_trace_is_measured_and_adds_up_or_is_refused(recorded_data):
     told = run("trace_corpus.py", recorded_data / "traces")
 
     assert "29 measured, 13 refused, 0 wrong" in told
 
 
-def test_the_parts_of_every_step_of_a_generated_job_are_those_that_were_made(job):
+def test_parts_and_metrics_of_each_rank_of_a_generated_job_are_those_that_were_made(job):
+    assert_parts_and_metrics(job)
+
+
+def test_the_recorded_job_is_measured_as_it_was_made():
+    assert_parts_and_metrics(SYNTHETIC)
+    traces = read_folder(SYNTHETIC, use_cache=False)
+    assert stragglers(traces, match(traces)).straggler == 2
+    values, last = metrics(traces), truth(SYNTHETIC)["ranks"]["2"]["collectives"]
+    busbw = last["reducescatter"]["busbw_GBps_median"]
+    assert values["bw_reducescatter"] == pytest.approx(busbw, rel=WITHIN)
+    total_bytes = sum(kind["total_bytes"] for kind in last.values())
+    assert values["communication_volume"] == pytest.approx(total_bytes / 5)
+
+
+def assert_parts_and_metrics(job):
     assert_parts(job)
+    for path in sorted(job.glob("rank*")):
+        traces = read_folder(path, use_cache=False)
+        told = truth(job)["ranks"][str(traces.ranks[0].rank)]
+        window, exposed = told["gpu_window"], told["gpu_window"]["exposed_comm"]
+        in_steps = partial(sum_of, told["steps"])
+        table = top_kernels(traces).job
+        assert table.kernels[0].name == told["top_kernel"]
+        assert table.kernel_s == pytest.approx(told["kernel_time_sum"] / 1e9)
+        expected = {
+            "avg_step_time": told["avg_step_time_inner"] / 1e9,
+            "communication_fraction": in_steps("gpu_comm_busy") / in_steps("gpu_wall"),
+            "compute_comm_overlap": window["overlap"] / window["comm_busy"],
+            "dominant_kernel_concentration": told["top_kernel_fraction"],
+            "mean_sm_coverage": told["sm_coverage_dur_weighted"],
+            "average_memory_bandwidth": told["memcpy_GBps"],
+            "total_communication_time": exposed / len(told["steps"]) / 1e9,
+        }
+        values = metrics(traces)
+        found = {name: values.get(name) for name in expected}
+        assert found == {name: pytest.approx(value, rel=WITHIN) for name, value in expected.items()}
 
 
 def test_waits_and_transfers_of_mtia_are_no_compute(tmp_path):
@@ -92,18 +125,6 @@ def test_collectives_without_group_or_number_are_matched_where_every_rank_is_tra
     )
     assert stragglers(traces, match(traces)).straggler == 2
     assert any("name no group" in caveat for caveat in traces.caveats)
-
-
-def test_the_parts_of_every_step_of_the_recorded_job_are_those_that_were_made(recorded_job):
-    assert_parts(recorded_job)
-
-
-def test_metrics_of_each_rank_of_a_generated_job_are_those_that_were_made(job):
-    assert_metrics(job)
-
-
-def test_metrics_of_each_rank_of_the_recorded_job_are_those_that_were_made(recorded_job):
-    assert_metrics(recorded_job)
 
 
 def test_the_bandwidth_of_a_generated_job_is_that_of_its_bus_whoever_waits(job):
@@ -127,12 +148,6 @@ def test_ranks_of_a_generated_job_wait_for_the_slow_one_as_long_as_they_did(job)
     assert waited_ns == pytest.approx(told["excess_wait"])
 
 
-def test_the_slow_rank_of_the_recorded_job_is_the_straggler(recorded_job):
-    traces = read_folder(recorded_job, use_cache=False)
-
-    assert stragglers(traces, match(traces)).straggler == 2
-
-
 def test_ranks_of_a_generated_job_compute_as_unequally_as_they_did(job):
     told = [rank["gpu_window"]["compute_busy"] for rank in truth(job)["ranks"].values()]
 
@@ -149,6 +164,10 @@ def test_clocks_of_a_generated_job_are_brought_together(job):
     aligned_ns = np.array(alignment.offsets_ns) + skews_ns
     assert np.ptp(aligned_ns) <= ONE_CLOCK_NS
     assert alignment.residual_ns <= ONE_CLOCK_NS
+
+
+def sum_of(steps, key):
+    return sum(step[key] for step in steps)
 
 
 def truth(folder):
@@ -181,21 +200,3 @@ def assert_same(parts, told):
     for key, column in PARTS.items():
         expected = np.array([step.get(key, 0) for step in told])
         np.testing.assert_allclose(getattr(parts, column), expected, rtol=WITHIN, err_msg=key)
-
-
-def assert_metrics(folder):
-    for path in sorted(folder.glob("rank*")):
-        traces = read_folder(path, use_cache=False)
-        told = truth(folder)["ranks"][str(traces.ranks[0].rank)]
-        values = metrics(traces)
-        window, exposed = told["gpu_window"], told["gpu_window"]["exposed_comm"]
-        expected = {
-            "avg_step_time": told["avg_step_time_inner"] / 1e9,
-            "compute_comm_overlap": window["overlap"] / window["comm_busy"],
-            "dominant_kernel_concentration": told["top_kernel_fraction"],
-            "mean_sm_coverage": told["sm_coverage_dur_weighted"],
-            "average_memory_bandwidth": told["memcpy_GBps"],
-            "total_communication_time": exposed / len(told["steps"]) / 1e9,
-        }
-        found = {name: values.get(name) for name in expected}
-        assert found == {name: pytest.approx(value, rel=WITHIN) for name, value in expected.items()}

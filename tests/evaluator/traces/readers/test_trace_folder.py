@@ -1,6 +1,5 @@
 """A folder of traces is read as one run, and what is not one run is told apart."""
 
-import gzip
 import json
 import os
 import shutil
@@ -17,11 +16,9 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.cache import cache_path
 from evaluator.traces.readers.files import LARGE_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import NoTraceError
-from evaluator.traces.readers.read import read_folder, read_in_processes, read_traces
+from evaluator.traces.readers.read import read_folder, read_in_processes
+from tests.support.traces import GLOO, SYNTHETIC, read
 
-OURS = Path(__file__).parents[3] / "data" / "traces"
-SYNTHETIC = OURS / "synth_fsdp_4rank_straggler2"
-GLOO = OURS / "gloo_ddp_2rank"
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "dur": 100}
 NOW_NS = 1_790_000_000_000_000_000
 
@@ -38,44 +35,45 @@ def write(folder, name, *, rank=None, world_size=None, base_ns=NOW_NS, **told):
     return path
 
 
-def read(path):
+def read_here(path):
     return read_folder(path, use_cache=False)
 
 
-def ranks(traces):
-    return [trace.rank for trace in traces.ranks]
+def ranks(path):
+    return [trace.rank for trace in read_here(path).ranks]
 
 
-def same_times(one, other):
-    pairs = zip(one.ranks, other.ranks, strict=True)
-    return all(np.array_equal(a.spans.start_ns, b.spans.start_ns) for a, b in pairs)
-
-
-# What is found.
-
-
-def test_every_rank_of_a_folder_is_read_in_order():
-    traces = read(SYNTHETIC)
-    assert ranks(traces) == [0, 1, 2, 3]
-    assert traces.world_size == 4
-    assert traces.alignment.offsets_ns == (0, 0, 0, 0)
-    assert same_times(traces, read_traces(sorted(SYNTHETIC.glob("*.gz"))))
-
-
-def test_ranks_are_in_order_of_their_numbers_not_of_their_names(tmp_path):
-    for rank in range(12):
-        write(tmp_path, f"rank{rank}_trace.json", rank=rank, world_size=12)
-    assert ranks(read(tmp_path)) == [*range(12)]
+def test_every_rank_of_a_folder_is_read_in_order_and_told_after_each_file():
+    told = []
+    traces = read_folder(SYNTHETIC, use_cache=False, on_file=lambda *each: told.append(each))
+    assert [trace.rank for trace in traces.ranks] == [0, 1, 2, 3]
+    assert (traces.world_size, traces.alignment.offsets_ns) == (4, (0, 0, 0, 0))
+    for one, other in zip(traces.ranks, read(SYNTHETIC).ranks, strict=True):
+        assert np.array_equal(one.spans.start_ns, other.spans.start_ns)
+    assert [(done, total) for done, total, _ in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert {path.name for _, _, path in told} == {f"rank{rank}_trace.json.gz" for rank in range(4)}
 
 
 def test_one_file_is_a_run_of_its_own():
-    traces = read(SYNTHETIC / "rank2_trace.json.gz")
-    assert ranks(traces) == [2]
+    traces = read_here(SYNTHETIC / "rank2_trace.json.gz")
+    assert [trace.rank for trace in traces.ranks] == [2]
     assert traces.caveats[0] == "3 of 4 ranks left no trace"
 
 
-def test_gloo_ranks_keep_their_clocks():
-    assert read(GLOO).alignment is None
+def test_devices_of_one_file_and_ranks_of_gloo_keep_their_clocks(recorded_data):
+    # Here one device leaves every exchange 22 us after the other.
+    one_file = recorded_data / "traces/nsys/h100_2gpu_sp_before.sqlite.gz"
+    assert {read_here(path).alignment for path in (one_file, GLOO)} == {None}
+
+
+def test_ranks_are_in_order_of_their_numbers_not_of_their_names(tmp_path):
+    for rank in (*range(5), *range(6, 12)):
+        write(tmp_path, f"rank{rank}_trace.json", rank=rank, world_size=12)
+    cache_path(tmp_path / "rank0_trace.json").write_text("{}")  # which is no trace
+    traces = read_here(tmp_path)
+    assert [trace.rank for trace in traces.ranks] == [*range(5), *range(6, 12)]
+    assert traces.missing_ranks == (5,)
+    assert traces.caveats == ("1 of 12 ranks left no trace",)
 
 
 def test_what_is_no_trace_is_left_out_and_told(tmp_path):
@@ -85,7 +83,7 @@ def test_what_is_no_trace_is_left_out_and_told(tmp_path):
     (tmp_path / "notes.txt").write_text("of no concern")
     (tmp_path / "report.nsys-rep").write_bytes(b"\0binary")
     (tmp_path / ".hidden.json").write_text("[]")
-    (told,) = read(tmp_path).caveats
+    (told,) = read_here(tmp_path).caveats
     assert told.startswith("left out: ")
     assert "truth.json is JSON without trace events" in told
     assert "et_rank0.json is an execution trace" in told
@@ -98,44 +96,29 @@ def test_links_whose_targets_are_missing_are_left_out_and_named(tmp_path):
     write(tmp_path, "rank0.json", rank=0, world_size=1)
     (tmp_path / "rank1.json").symlink_to(tmp_path / "scratch" / "rank1.json")
     (tmp_path / "rank2.json").symlink_to("rank2.json")
-    traces = read(tmp_path)
-    assert ranks(traces) == [0]
+    traces = read_here(tmp_path)
+    assert [trace.rank for trace in traces.ranks] == [0]
     assert traces.caveats == (
         "left out: rank1.json is a link whose target is missing, "
         "rank2.json is a link whose target is missing",
     )
 
 
-def test_a_cache_is_no_trace(tmp_path):
-    path = write(tmp_path, "rank0.json", rank=0, world_size=1)
-    cache_path(path).write_text("{}")
-    assert read(tmp_path).caveats == ()
-
-
-def test_a_rank_comes_from_the_name_where_the_trace_has_none(tmp_path):
-    write(tmp_path, "rank-3.json")
-    write(tmp_path, "rank-12.json")
-    assert ranks(read(tmp_path)) == [3, 12]
-
-
-def test_a_lonely_trace_without_a_rank_is_rank_0(tmp_path):
+def test_a_rank_that_the_trace_has_not_comes_from_its_name_or_is_0_where_it_is_alone(tmp_path):
     write(tmp_path, "trace.json")
     (tmp_path / "truth.json").write_text("{}")
-    assert ranks(read(tmp_path)) == [0]
-    assert ranks(read(tmp_path / "trace.json")) == [0]
-
-
-def test_several_traces_without_a_rank_are_refused(tmp_path):
-    write(tmp_path, "one.json")
-    write(tmp_path, "two.json")
+    assert ranks(tmp_path) == ranks(tmp_path / "trace.json") == [0]
+    write(tmp_path, "rank-12.json")
     with pytest.raises(TraceError, match="names no rank"):
-        read(tmp_path)
+        read_here(tmp_path)
+    (tmp_path / "trace.json").rename(tmp_path / "rank-3.json")
+    assert ranks(tmp_path) == [3, 12]
 
 
 def test_traces_below_the_folder_are_found_where_they_are_in_one_place(tmp_path):
     write(tmp_path, "plugins/profile/2026_01_11/rank0.json", rank=0, world_size=1)
     write(tmp_path, ".cache/rank0.json", rank=0, world_size=1)
-    traces = read(tmp_path)
+    traces = read_here(tmp_path)
     assert traces.caveats == (f"read from {tmp_path / 'plugins/profile/2026_01_11'}",)
 
 
@@ -143,135 +126,85 @@ def test_traces_in_several_places_are_refused_by_name(tmp_path):
     for iteration in (10, 20, 9):
         write(tmp_path, f"iteration_{iteration}/rank0.json", rank=0, world_size=1)
     with pytest.raises(TraceError, match="iteration_9, iteration_10, iteration_20; name one"):
-        read(tmp_path)
-    assert ranks(read(tmp_path / "iteration_10")) == [0]
+        read_here(tmp_path)
+    assert ranks(tmp_path / "iteration_10") == [0]
 
 
 def test_a_folder_without_traces_says_what_is_there_instead(tmp_path):
     with pytest.raises(TraceError, match=r"holds no .*that a profiler wrote$"):
-        read(tmp_path)
+        read_here(tmp_path)
     (tmp_path / "profile.xplane.pb").write_bytes(b"\0")
     with pytest.raises(TraceError, match=r"profile\.xplane\.pb is of an unknown kind"):
-        read(tmp_path)
-
-
-def test_what_is_not_there_or_no_trace_is_refused(tmp_path):
+        read_here(tmp_path)
     with pytest.raises(TraceError, match="there is none of this name"):
-        read(tmp_path / "nothing")
+        read_here(tmp_path / "nothing")
     (tmp_path / "table.csv").write_text("step,time\n")
     with pytest.raises(NoTraceError, match="is text, but no JSON"):
-        read(tmp_path / "table.csv")
+        read_here(tmp_path / "table.csv")
 
 
-# What is no single run.
+HOUR_NS = 3600 * 10**9
 
 
-def test_two_files_of_one_rank_are_refused(tmp_path):
-    write(tmp_path, "a.json", rank=0, world_size=2)
-    write(tmp_path, "b.json", rank=0, world_size=2)
-    with pytest.raises(TraceError, match=r"b\.json: holds rank 0, and so does .*a\.json.*separate"):
-        read(tmp_path)
+@pytest.mark.parametrize(
+    ("one", "other", "message"),
+    [
+        (
+            ("a.json", {"rank": 0, "world_size": 2}),
+            ("b.json", {"rank": 0, "world_size": 2}),
+            r"b\.json: holds rank 0, and so does .*a\.json.*separate",
+        ),
+        (
+            ("a.json", {"rank": 0, "world_size": 2}),
+            ("b.json", {"rank": 1, "world_size": 4}),
+            r"b\.json: is of a job of 4 ranks, .*a\.json of one of 2",
+        ),
+        (
+            ("rank0.json", {"rank": 0, "world_size": 2}),
+            ("rank7.json", {}),
+            r"rank7\.json: is of rank 7, .*of a job of 2 ranks",
+        ),
+        (
+            ("rank0.json", {"rank": 0, "world_size": 2}),
+            ("rank1.json", {"rank": 1, "world_size": 2, "base_ns": NOW_NS + HOUR_NS}),
+            r"rank1\.json: begins 3598 s after rank0\.json ended",
+        ),
+    ],
+    ids=["one rank twice", "other sizes", "a rank that the job cannot have", "other times"],
+)
+def test_what_is_no_single_run_is_refused(tmp_path, one, other, message):
+    for name, told in (one, other):
+        write(tmp_path, name, **told)
+    with pytest.raises(TraceError, match=message):
+        read_here(tmp_path)
 
 
-def test_runs_of_different_sizes_are_refused(tmp_path):
-    write(tmp_path, "a.json", rank=0, world_size=2)
-    write(tmp_path, "b.json", rank=1, world_size=4)
-    with pytest.raises(TraceError, match=r"b\.json: is of a job of 4 ranks, .*a\.json of one of 2"):
-        read(tmp_path)
-
-
-def test_a_rank_that_the_job_cannot_have_is_refused(tmp_path):
+def test_clocks_may_be_seconds_apart_and_one_damaged_trace_is_told_by_name(tmp_path):
     write(tmp_path, "rank0.json", rank=0, world_size=2)
-    write(tmp_path, "rank7.json")
-    with pytest.raises(TraceError, match=r"rank7\.json: is of rank 7, .*of a job of 2 ranks"):
-        read(tmp_path)
+    path = write(tmp_path, "rank1.json", rank=1, world_size=2, base_ns=NOW_NS + 50 * 10**9)
+    assert ranks(tmp_path) == [0, 1]
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(TraceError, match=r"rank1\.json: .*truncated"):
+        read_here(tmp_path)
 
 
-def test_runs_at_different_times_are_refused(tmp_path):
-    write(tmp_path, "rank0.json", rank=0, world_size=2)
-    hour_ns = 3600 * 10**9
-    write(tmp_path, "rank1.json", rank=1, world_size=2, base_ns=NOW_NS + hour_ns)
-    with pytest.raises(TraceError, match=r"rank1\.json: begins 3598 s after rank0\.json ended"):
-        read(tmp_path)
-
-
-def test_clocks_may_be_seconds_apart(tmp_path):
-    write(tmp_path, "rank0.json", rank=0, world_size=2)
-    write(tmp_path, "rank1.json", rank=1, world_size=2, base_ns=NOW_NS + 50 * 10**9)
-    assert ranks(read(tmp_path)) == [0, 1]
-
-
-def test_traces_of_different_profilers_are_refused(tmp_path):
+def test_traces_of_different_profilers_or_devices_are_refused(tmp_path, recorded_data):
     write(tmp_path, "rank0.json", rank=0, world_size=1)
     xla = {"metadata": {"highres-ticks": True}, "traceEvents": []}
     (tmp_path / "host.trace.json").write_text(json.dumps(xla))
     with pytest.raises(TraceError, match=r"several profilers, rank0\.json \(kineto\), host"):
-        read(tmp_path)
-
-
-def test_a_missing_rank_is_told(tmp_path):
-    write(tmp_path, "rank0.json", rank=0, world_size=3)
-    write(tmp_path, "rank2.json", rank=2, world_size=3)
-    traces = read(tmp_path)
-    assert traces.missing_ranks == (1,)
-    assert traces.caveats == ("1 of 3 ranks left no trace",)
-
-
-def test_one_damaged_trace_is_told_by_name(tmp_path):
-    write(tmp_path, "rank0.json", rank=0, world_size=2)
-    path = write(tmp_path, "rank1.json", rank=1, world_size=2)
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(TraceError, match=r"rank1\.json: .*truncated"):
-        read(tmp_path)
-
-
-# Clocks.
-
-
-def test_skewed_clocks_of_a_recorded_job_are_brought_together(tmp_path):
-    ahead_us = {0: 0, 1: 240, 2: -170, 3: 3_000_000}
-    for rank, ahead in ahead_us.items():
-        name = f"rank{rank}_trace.json"
-        trace = json.loads(gzip.decompress((SYNTHETIC / f"{name}.gz").read_bytes()))
-        trace["baseTimeNanoseconds"] += ahead * 1000
-        (tmp_path / name).write_text(json.dumps(trace))
-    before, after = read(SYNTHETIC), read(tmp_path)
-    assert after.alignment.residual_ns < 2000
-    assert after.alignment.matched_count == 90
-    left_ns = [
-        int(b.spans.start_ns[0] - a.spans.start_ns[0])
-        for a, b in zip(before.ranks, after.ranks, strict=True)
-    ]
-    assert np.ptp(left_ns) < 2000
-
-
-def test_devices_of_one_file_share_a_clock(recorded_data):
-    # Here one device leaves every exchange 22 us after the other.
-    assert read(recorded_data / "traces/nsys/h100_2gpu_sp_before.sqlite.gz").alignment is None
+        read_here(tmp_path)
+    with pytest.raises(TraceError, match="different devices"):
+        read_here(recorded_data / "traces/xla")
 
 
 def test_devices_of_several_files_are_numbered_on(recorded_data, tmp_path):
     source = recorded_data / "traces/xla/vllm_tpu_2chip_a.trace.json.gz"
     for host in (10, 9):
         shutil.copy(source, tmp_path / f"host-{host}.trace.json.gz")
-    traces = read(tmp_path)
-    assert ranks(traces) == [0, 1, 2, 3]
+    traces = read_here(tmp_path)
+    assert [trace.rank for trace in traces.ranks] == [0, 1, 2, 3]
     assert any("numbered in the order of the files' names" in told for told in traces.caveats)
-
-
-def test_traces_of_different_devices_are_refused(recorded_data):
-    with pytest.raises(TraceError, match="different devices"):
-        read(recorded_data / "traces/xla")
-
-
-# Progress, and processes side by side.
-
-
-def test_progress_is_told_after_each_file():
-    told = []
-    read_folder(SYNTHETIC, use_cache=False, on_file=lambda *progress: told.append(progress))
-    assert [(done, total) for done, total, _ in told] == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert {path.name for _, _, path in told} == {f"rank{rank}_trace.json.gz" for rank in range(4)}
 
 
 def test_processes_read_the_same_as_this_one():
@@ -291,7 +224,7 @@ def test_large_files_are_read_side_by_side_where_there_are_processors(tmp_path):
         path.write_bytes(path.read_bytes() + b" " * 5_200_000)
     told = []
     traces = read_folder(tmp_path, use_cache=False, on_file=lambda *each: told.append(each[:2]))
-    assert ranks(traces) == [0, 1]
+    assert [trace.rank for trace in traces.ranks] == [0, 1]
     assert [trace.spans.count for trace in traces.ranks] == [3, 3]
     assert told == [(1, 2), (2, 2)]
 
@@ -312,14 +245,10 @@ def test_a_refusal_of_a_process_is_that_of_the_file(tmp_path):
     with pytest.raises(TraceError) as told:
         dict(read_in_processes(files, LARGE_LIMITS, use_cache=False, count=2))
     with pytest.raises(TraceError) as expected:
-        read(files[1])
+        read_here(files[1])
     assert str(told.value) == str(expected.value)
-
-
-def test_processes_keep_to_the_limits(tmp_path):
-    path = write(tmp_path, "rank0.json", rank=0, world_size=1)
     with pytest.raises(TraceError, match="more than 100 bytes on disk"):
-        dict(read_in_processes([path], ReadLimits(file_bytes=100), use_cache=False, count=1))
+        dict(read_in_processes(files[:1], ReadLimits(file_bytes=100), use_cache=False, count=1))
 
 
 def children():

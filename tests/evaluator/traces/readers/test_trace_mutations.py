@@ -204,13 +204,8 @@ def comes_to(path):
     values = measure_all(evidence).values
     assert all(math.isfinite(value.value) for value in values)
     for parts in evidence.split.parts if evidence.split else ():
-        told = (
-            parts.compute_ns,
-            parts.exposed_communication_ns,
-            parts.exposed_copy_ns,
-            parts.fill_ns,
-            parts.idle_ns,
-        )
+        told = (parts.compute_ns, parts.exposed_communication_ns, parts.exposed_copy_ns)
+        told += (parts.fill_ns, parts.idle_ns)
         assert np.all(np.array(told) >= 0)
         assert np.array_equal(sum(told), parts.window_ns)
     diagnosis = diagnose(evidence)
@@ -225,37 +220,18 @@ def file(tmp_path):
     return tmp_path / "rank0_trace.json"
 
 
-@pytest.mark.parametrize("document", [GPU, CPU, XLA], ids=["gpu", "cpu", "xla"])
-def test_what_is_damaged_here_gives_values_when_it_is_whole(document, file):
-    file.write_text(json.dumps(document))
-
-    assert comes_to(file) > 5
-
-
-def test_the_database_that_is_damaged_here_gives_values_when_it_is_whole(tmp_path):
+def test_what_is_damaged_here_gives_values_when_it_is_whole(file, tmp_path):
+    for document in (GPU, CPU, XLA):
+        file.write_text(json.dumps(document))
+        assert comes_to(file) > 5
+    file.unlink()
     assert comes_to(database(tmp_path, NSYS)) > 5
 
 
-@QUICK
-@given(wounds=WOUNDS)
-def test_a_gpu_trace_with_other_values_is_measured_or_refused(wounds, file):
-    file.write_bytes(wounded(GPU, wounds))
-
-    comes_to(file)
-
-
-@QUICK
-@given(wounds=WOUNDS)
-def test_a_cpu_trace_with_other_values_is_measured_or_refused(wounds, file):
-    file.write_bytes(wounded(CPU, wounds))
-
-    comes_to(file)
-
-
-@QUICK
-@given(wounds=WOUNDS)
-def test_an_xla_trace_with_other_values_is_measured_or_refused(wounds, file):
-    file.write_bytes(wounded(XLA, wounds))
+@settings(QUICK, max_examples=90)
+@given(wounds=WOUNDS, document=st.sampled_from([GPU, CPU, XLA]))
+def test_a_trace_with_other_values_is_measured_or_refused(wounds, document, file):
+    file.write_bytes(wounded(document, wounds))
 
     comes_to(file)
 

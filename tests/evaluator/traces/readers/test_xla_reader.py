@@ -1,47 +1,44 @@
-"""The XLA reader agrees with plain JSON, and reads what operations do from their own text."""
+"""XLA traces: operations by their own text, steps, launches, groups, and whatever else is there."""
 
 import gzip
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from evaluator.metrics.base import Absent, Evidence
-from evaluator.metrics.registry import measure, metric
 from evaluator.traces.analysis.breakdown import job_split
+from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
-from evaluator.traces.readers.xla.reader import read_devices
+from evaluator.traces.readers.marks import collective_kind
+from evaluator.traces.readers.read import read_folder
+from evaluator.traces.readers.xla.events import Arguments
+from evaluator.traces.readers.xla.reader import (
+    activity_of,
+    participants,
+    read_devices,
+    result_bytes,
+)
+from tests.support.traces import DATA, pieces, value_of
+from tests.support.xla import named, span
 
-OURS = Path(__file__).parents[3] / "data" / "traces" / "xla"
-
-
-def span(name, ts, dur, pid=1, tid=3, **args):
-    return {"ph": "X", "name": name, "pid": pid, "tid": tid, "ts": ts, "dur": dur, "args": args}
-
-
-def pieces(intervals):
-    return list(zip(intervals.start_ns.tolist(), intervals.end_ns.tolist(), strict=True))
+JAX_CPU = DATA / "xla" / "jax_cpu_4dev.trace.json.gz"
 
 
 def events_of(path):
     """Complete events of a file with the names of their process and thread, by plain json."""
     events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    labels = {
-        (
-            event["name"],
-            event["pid"],
-            event.get("tid", 0) * (event["name"] == "thread_name"),
-        ): event["args"]["name"]
-        for event in events
-        if event.get("name") in {"process_name", "thread_name"}
-    }
+    processes, threads = (
+        {
+            (event["pid"], event.get("tid", 0) * (kind == "thread_name")): event["args"]["name"]
+            for event in events
+            if event.get("name") == kind
+        }
+        for kind in ("process_name", "thread_name")
+    )
     return [
-        (
-            labels["process_name", event["pid"], 0],
-            labels.get(("thread_name", event["pid"], event["tid"]), ""),
-            event,
-        )
+        (processes[event["pid"], 0], threads.get((event["pid"], event["tid"]), ""), event)
         for event in events
         if event.get("ph") == "X"
     ]
@@ -56,79 +53,55 @@ def union_us(events):
     return total
 
 
-# Recorded traces against plain json.
-
-
-@pytest.mark.parametrize("device", range(4))
-def test_devices_that_a_cpu_plays_agree_with_plain_json(device):
-    path = OURS / "jax_cpu_4dev.trace.json.gz"
-    operations = [
-        event
-        for _, _, event in events_of(path)
-        if event.get("args", {}).get("device_ordinal") == str(device) and "hlo_op" in event["args"]
-    ]
-    collective = [event for event in operations if event["name"].startswith("all-")]
-    trace = read_devices(path)[device]
-    assert trace.device is None
-    assert trace.world_size == 4
-    assert trace.spans.count == len(operations) == 414
-    assert trace.communicating().total_ns == pytest.approx(1000 * union_us(collective), abs=500)
-    assert trace.collectives.count == len(collective) == 108
-    compute = [event for event in operations if event not in collective]
-    assert trace.computing().total_ns == pytest.approx(1000 * union_us(compute), abs=500)
+def test_devices_that_a_cpu_plays_agree_with_plain_json():
+    events = [event for *_, event in events_of(JAX_CPU) if "hlo_op" in event.get("args", {})]
+    for trace in read_devices(JAX_CPU):
+        own = [event for event in events if event["args"]["device_ordinal"] == str(trace.rank)]
+        collective = [event for event in own if event["name"].startswith("all-")]
+        compute = [event for event in own if event not in collective]
+        assert (trace.device, trace.world_size) == (None, 4)
+        assert trace.spans.count == len(own) == 414
+        assert trace.collectives.count == len(collective) == 108
+        communicating_ns, computing_ns = (1000 * union_us(each) for each in (collective, compute))
+        assert trace.communicating().total_ns == pytest.approx(communicating_ns, abs=500)
+        assert trace.computing().total_ns == pytest.approx(computing_ns, abs=500)
 
 
 def test_who_met_inside_a_collective_of_a_cpu_is_its_group():
-    traces = read_devices(OURS / "jax_cpu_4dev.trace.json.gz")
-    groups = [{group.ranks for group in trace.collectives.groups} for trace in traces]
-    assert groups == [
-        {(0, 1), (0, 2)},
-        {(0, 1), (1, 3)},
-        {(0, 2), (2, 3)},
-        {(1, 3), (2, 3)},
+    groups = [
+        {group.ranks for group in trace.collectives.groups} for trace in read_devices(JAX_CPU)
     ]
+    pairs = [(0, 1), (0, 2), (1, 3), (2, 3)]
+    assert groups == [{pair for pair in pairs if rank in pair} for rank in range(4)]
 
 
 def test_numbered_annotations_are_steps():
-    trace = read_devices(OURS / "jax_cpu_4dev.trace.json.gz")[0]
-    marks = [
-        event
-        for _, _, event in events_of(OURS / "jax_cpu_4dev.trace.json.gz")
-        if "step_num" in event.get("args", {})
-    ]
-    assert trace.steps.number.tolist() == [int(mark["args"]["step_num"]) for mark in marks]
-    assert trace.steps.duration_ns.tolist() == pytest.approx(
-        [1000 * mark["dur"] for mark in marks], abs=1
-    )
+    steps = read_devices(JAX_CPU)[0].steps
+    marks = [event for *_, event in events_of(JAX_CPU) if "step_num" in event.get("args", {})]
+    assert steps.number.tolist() == [int(mark["args"]["step_num"]) for mark in marks]
+    lasting_ns = [1000 * mark["dur"] for mark in marks]
+    assert steps.duration_ns.tolist() == pytest.approx(lasting_ns, abs=1)
 
 
 def test_tpus_agree_with_plain_json(recorded_data):
     path = recorded_data / "traces" / "xla" / "vllm_tpu_2chip_a.trace.json.gz"
-    traces, events = read_devices(path), events_of(path)
-    for trace in traces:
-        operations = [
-            event
-            for process, thread, event in events
-            if (process, thread) == (f"/device:TPU:{trace.rank}", "XLA Ops")
-        ]
-        flops = sum(int(event["args"]["model_flops"]) for event in operations)
+    events = events_of(path)
+    modules = [event for *_, event in events if event["name"].startswith("jit_step_fun")]
+    for trace in read_devices(path):
+        line = (f"/device:TPU:{trace.rank}", "XLA Ops")
+        own = [event for *place, event in events if tuple(place) == line]
+        flops = sum(int(event["args"]["model_flops"]) for event in own)
         assert np.nansum(trace.spans.flops) == flops
-        collective = [
-            event
-            for event in operations
-            if event["args"]["hlo_category"] in {"all-reduce", "all-gather"}
-        ]
+        kinds = {"all-reduce", "all-gather"}
+        collective = [event for event in own if event["args"]["hlo_category"] in kinds]
         communicating_ns = 1000 * union_us(collective)
         assert trace.communicating().total_ns == pytest.approx(communicating_ns, abs=200)
-        halves = [
-            event for event in operations if event["name"].partition(".")[0].endswith("start")
-        ]
+        halves = [event for event in own if event["name"].partition(".")[0].endswith("start")]
         assert trace.spans.doing(Activity.COPY).sum() == len(halves) == 787
         told = trace.collectives
         assert np.bincount(told.kind).tolist() == [0, 129, 2]
         assert np.unique(told.bytes).tolist() == [2 * 8 * 2, 2 * 8 * 4, 1024 * 5120 * 2]
         assert told.groups == (RankGroup("", (0, 1), 2),)
-        modules = [event for *_, event in events if event["name"].startswith("jit_step_fun")]
         ran_ns = 1000 * modules[trace.rank]["dur"]
         assert trace.steps.duration_ns.tolist() == [pytest.approx(ran_ns, abs=1)]
 
@@ -143,32 +116,73 @@ def test_gpus_agree_with_plain_json(recorded_data):
             for process, thread, event in events
             if process == f"/device:GPU:{trace.rank}" and thread.startswith("Stream #")
         ]
-        copies = [event for event in kernels if "copyBuffer" in event["name"]]
         work = trace.spans.doing(Activity.COMPUTE, Activity.COPY)
         assert work.sum() == len(kernels)
         assert trace.spans.union(work).total_ns == pytest.approx(1000 * union_us(kernels), abs=100)
+        copies = [event for event in kernels if "copyBuffer" in event["name"]]
         assert trace.spans.doing(Activity.COPY).sum() == len(copies)
 
 
-# Small ones.
+FUSION = span("fusion.1", 10, 5, hlo_category="loop fusion")
+HALF = {"hlo_category": "copy-start"}
+COPY_START = "%copy-start.4 = (f32[8], f32[8], u32[]) copy-start(f32[8] %a)"
+COPY_DONE = "%copy-done.9 = f32[8]{0} copy-done((f32[8], f32[8], u32[]) %copy-start.4)"
 
 
-def test_names_of_processes_and_threads_may_come_last(read_tpus):
-    [trace] = read_tpus(span("fusion.1", 10, 5), last=True)
-    assert pieces(trace.computing()) == [(10_000, 15_000)]
+@pytest.mark.parametrize(
+    ("events", "last", "computing", "copying"),
+    [
+        ([FUSION], True, [(10, 15)], []),
+        ([FUSION, span("matmul", 0, 90, tid=5)], False, [(10, 15)], []),
+        ([FUSION, span("while.3", 0, 90, hlo_category="while")], False, [(10, 15)], []),
+        ([FUSION, span("$parallel.py:9 all_gather", 0, 9, pid=701)], False, [(10, 15)], []),
+        ([span("fusion.1", "10", "5")], False, [(10, 15)], []),
+        (
+            [
+                span("copy-start.4", 10, 1, long_name=COPY_START, **HALF),
+                span("fusion.1", 12, 5),
+                span("copy-done.9", 30, 2, hlo_category="copy-done", long_name=COPY_DONE),
+            ],
+            False,
+            [(12, 17)],
+            [(10, 32)],
+        ),
+        ([span("copy-start.4", 10, 1, **HALF)], False, [], [(10, 11)]),
+        (
+            [
+                span("copy-start.4", 10, 1, **HALF),
+                span("copy-done.4", 30, 2, hlo_category="copy-done"),
+                span("copy-start.4", 10, 22, tid=4, **HALF),
+            ],
+            False,
+            [],
+            [(10, 32)],
+        ),
+    ],
+    ids=[
+        "names of processes and threads may come last",
+        "other lines of a device are derived",
+        "what contains other operations does not count",
+        "a python frame called like a collective is none",
+        "numbers may be strings",
+        "a copy runs from its start to its done",
+        "a start without its done stays as it is",
+        "a line of whole asynchronous operations replaces their halves",
+    ],
+)
+def test_operations_compute_and_copy(read_tpus, events, last, computing, copying):
+    [trace] = read_tpus(*events, last=last)
+    assert pieces(trace.computing()) == [(1000 * a, 1000 * b) for a, b in computing]
+    assert pieces(trace.covered(Activity.COPY)) == [(1000 * a, 1000 * b) for a, b in copying]
+    assert trace.spans.count == len(computing) + len(copying)
 
 
-def test_other_lines_of_a_device_are_derived(read_tpus):
-    [trace] = read_tpus(span("fusion.1", 10, 5), span("matmul", 0, 90, tid=5))
-    assert trace.spans.count == 1
-
-
-def test_what_contains_other_operations_does_not_count(read_tpus):
+def test_a_copy_moves_what_it_gives(read_tpus):
     [trace] = read_tpus(
-        span("while.3", 0, 90, hlo_category="while"),
-        span("fusion.1", 10, 5, hlo_category="loop fusion"),
+        span("copy-start.4", 10, 1, long_name=COPY_START, **HALF),
+        span("copy-done.9", 30, 2, hlo_category="copy-done", long_name=COPY_DONE, bytes_accessed=9),
     )
-    assert pieces(trace.computing()) == [(10_000, 15_000)]
+    assert trace.spans.bytes.tolist() == [32]
 
 
 def test_the_devices_own_picoseconds_keep_neighbours_apart(read_tpus):
@@ -179,18 +193,6 @@ def test_the_devices_own_picoseconds_keep_neighbours_apart(read_tpus):
     [trace] = read_tpus(at(5_000_600, 1_000_300, 1.0006, 1.0004), at(6_000_900, 10, 2.001, 0))
     assert trace.spans.start_ns.tolist() == [1001, 2001]
     assert trace.spans.end_ns.tolist() == [2001, 2001]
-
-
-def test_a_copy_runs_from_its_start_to_its_done(read_tpus):
-    start = "%copy-start.4 = (f32[8], f32[8], u32[]) copy-start(f32[8] %a)"
-    done = "%copy-done.9 = f32[8]{0} copy-done((f32[8], f32[8], u32[]) %copy-start.4)"
-    [trace] = read_tpus(
-        span("copy-start.4", 10, 1, hlo_category="copy-start", long_name=start),
-        span("fusion.1", 12, 5),
-        span("copy-done.9", 30, 2, hlo_category="copy-done", long_name=done, bytes_accessed="99"),
-    )
-    assert pieces(trace.covered(Activity.COPY)) == [(10_000, 32_000)]
-    assert trace.spans.bytes[trace.spans.doing(Activity.COPY)].tolist() == [32]
 
 
 def test_an_asynchronous_collective_runs_from_its_start_to_its_done(read_tpus):
@@ -208,37 +210,19 @@ def test_an_asynchronous_collective_runs_from_its_start_to_its_done(read_tpus):
     assert trace.collectives.kind.tolist() == [CollectiveKind.ALL_GATHER]
 
 
-def test_a_start_without_its_done_stays_as_it_is(read_tpus):
-    [trace] = read_tpus(span("copy-start.4", 10, 1, hlo_category="copy-start"))
-    assert pieces(trace.covered(Activity.COPY)) == [(10_000, 11_000)]
-
-
-def test_a_line_of_whole_asynchronous_operations_replaces_their_halves(read_tpus):
-    [trace] = read_tpus(
-        span("copy-start.4", 10, 1, hlo_category="copy-start"),
-        span("copy-done.4", 30, 2, hlo_category="copy-done"),
-        span("copy-start.4", 10, 22, tid=4, hlo_category="copy-start"),
-    )
-    assert trace.spans.count == 1
-    assert pieces(trace.covered(Activity.COPY)) == [(10_000, 32_000)]
-
-
-def test_a_python_frame_called_like_a_collective_is_none(read_tpus):
-    [trace] = read_tpus(
-        span("fusion.1", 10, 5), span("$parallel.py:1669 all_gather", 0, 9, pid=701)
-    )
-    assert trace.collectives.count == 0
+def gpus(count):
+    """Names of so many GPUs, processes 1, 2, ..., each with one stream, and of their host."""
+    names = [named("process", "/host:CPU", 701)]
+    for pid in range(1, count + 1):
+        names.append(named("process", f"/device:GPU:{pid - 1}", pid))
+        names.append(named("thread", "Stream #16(Kernel)", pid, 3))
+    return names
 
 
 def test_a_call_is_the_launch_of_the_kernel_with_its_number(read_xla):
-    def named(kind, pid, name, tid=0):
-        args = {"name": name}
-        return {"ph": "M", "name": f"{kind}_name", "pid": pid, "tid": tid, "args": args}
-
     [trace] = read_xla(
-        named("process", 1, "/device:GPU:0"),
-        named("thread", 1, "Stream #16(Kernel)", 3),
-        named("thread", 1, "XLA Ops - from #16", 4),
+        *gpus(1),
+        named("thread", "XLA Ops - from #16", tid=4),
         span("ncclDevKernel_AllReduce", 10, 5, correlation_id="7"),
         span("MemcpyD2H", 20, 5, memcpy_details="kind_src:device size:64 dest:0"),
         span("all-reduce.1", 10, 5, tid=4),
@@ -250,33 +234,13 @@ def test_a_call_is_the_launch_of_the_kernel_with_its_number(read_xla):
     assert trace.spans.bytes[trace.spans.doing(Activity.COPY)].tolist() == [64]
 
 
-def test_numbers_may_be_strings(read_tpus):
-    [trace] = read_tpus(span("fusion.1", "10", "5", model_flops=7))
-    assert pieces(trace.computing()) == [(10_000, 15_000)]
-    assert trace.spans.flops.tolist() == [7.0]
-
-
-def gpus(count):
-    """Names of so many GPUs, processes 1, 2, ..., each with one stream, and of their host."""
-    named = [("process_name", 701, 0, "/host:CPU")]
-    for pid in range(1, count + 1):
-        named.append(("process_name", pid, 0, f"/device:GPU:{pid - 1}"))
-        named.append(("thread_name", pid, 3, "Stream #16(Kernel)"))
-    return [
-        {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
-        for kind, pid, tid, name in named
-    ]
-
-
 def test_devices_that_only_copy_are_left_out_and_counted(read_xla):
     marks = [span("train", 0, 30, pid=701, step_num="4")]
     work = [span("gemm", 10, 5, pid=2), span("gemm", 12, 5, pid=4)]
     copies = [span("MemcpyH2D", 0, 5, pid=pid) for pid in (1, 2, 3, 4)]
     traces = read_xla(*gpus(4), *marks, *work, *copies)
-    assert [pieces(trace.computing()) for trace in traces] == [
-        [(10_000, 15_000)],
-        [(12_000, 17_000)],
-    ]
+    computing = [pieces(trace.computing()) for trace in traces]
+    assert computing == [[(10_000, 15_000)], [(12_000, 17_000)]]
     assert [trace.world_size for trace in traces] == [2, 2]
     assert traces[0].caveats == ("2 of 4 devices, which only copied, were left out",)
     assert job_split(TraceSet(ranks=traces)).mean.compute_s == pytest.approx(5e-6)
@@ -290,24 +254,17 @@ def test_devices_are_kept_where_all_only_copy(read_xla):
 PALLAS = {"hlo_category": "custom-call", "long_name": "%k = f32[8] custom-call(f32[8] %a)"}
 
 
-def achieved(traces):
-    found = measure(metric("achieved_tflops"), Evidence(traces=TraceSet(ranks=traces)))
-    return found.reason if isinstance(found, Absent) else found.value
-
-
 def test_flops_that_a_custom_call_does_not_state_leave_no_rate(read_tpus):
     traces = read_tpus(
         span("7", 0, 100, tid=1),
         span("fusion.1", 0, 60, model_flops="6000000", hlo_category="convolution fusion"),
         span("attention.1", 60, 20, model_flops="0", **PALLAS),
     )
-    assert achieved(traces) == (
-        "custom calls, 25 % of the compute time, do not state their FLOPs; give a card with the "
-        "model's sizes"
-    )
-    assert measure(metric("mfu"), Evidence(traces=TraceSet(ranks=traces))).reason == achieved(
-        traces
-    )
+    for name in ("achieved_tflops", "mfu"):
+        assert value_of(name, TraceSet(ranks=traces)) == (
+            "custom calls, 25 % of the compute time, do not state their FLOPs; give a card with "
+            "the model's sizes"
+        )
 
 
 def test_flops_that_a_custom_call_states_count_and_additions_of_a_collective_do_not(read_tpus):
@@ -318,4 +275,217 @@ def test_flops_that_a_custom_call_states_count_and_additions_of_a_collective_do_
         span("attention.1", 61, 20, model_flops="4000000", **PALLAS),
         span("all-reduce.1", 81, 9, model_flops="5000000", hlo_category="all-reduce"),
     )
-    assert achieved(traces) == pytest.approx(10e6 / 100e-6 / 1e12)
+    found = value_of("achieved_tflops", TraceSet(ranks=traces))
+    assert found == pytest.approx(10e6 / 100e-6 / 1e12)
+
+
+LINE = [span("7", 0, 9, tid=1), span("8", 10, 9, tid=1)]
+MODULES = [
+    span("jit_train_step(51)", 1, 5, tid=2),
+    span("jit_convert(3)", 6, 90, tid=2),
+    span("jit_train_step(51)", 11, 6, tid=2),
+]
+MARKS = [span("train", 0, 10, pid=701, step_num=str(at)) | {"ts": 10 * at} for at in (3, 4)]
+FRAMES = [span("$core.py:985 _process_engine_step", at, 8, pid=701) for at in (0, 10)]
+WORK = span("fusion.1", 0, 20)
+
+
+def steps_of(read_tpus, *events):
+    [trace] = read_tpus(WORK, *events, count=1)
+    return trace.steps.number.tolist(), trace.steps.start_ns.tolist(), trace.host_steps
+
+
+@pytest.mark.parametrize(
+    ("events", "numbers", "start_us", "host_numbers"),
+    [
+        ([*FRAMES, *MARKS, *MODULES, *LINE], [7, 8], [0, 10], [7, 8]),
+        ([*FRAMES, *MARKS, *MODULES], [0, 1], [1, 11], [0, 1]),
+        ([*FRAMES, *MARKS], [3, 4], [30, 40], [3, 4]),
+        (FRAMES, [0, 1], [0, 10], [0, 1]),
+    ],
+    ids=["the line of steps", "runs of its function", "what is numbered", "frames of functions"],
+)
+def test_steps_are_taken_in_the_order_of_how_sure_they_are(
+    read_tpus, events, numbers, start_us, host_numbers
+):
+    number, start_ns, host_steps = steps_of(read_tpus, *events)
+    assert (number, start_ns) == (numbers, [1000 * start for start in start_us])
+    assert host_steps.number.tolist() == host_numbers
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        *((name, [0]) for name in ("jit_step_fun(5)", "jit_train_step", "jit__step(1)")),
+        ("pmap_step(3)", [0]),
+        *((name, []) for name in ("jit_stepwise(5)", "jit_sample(3)", "jit_footstep(1)")),
+    ],
+)
+def test_modules_of_steps_are_known_by_name(read_tpus, name, numbers):
+    assert steps_of(read_tpus, span(name, 1, 5, tid=2))[0] == numbers
+
+
+only_exported = pytest.mark.parametrize("xla_form", ["trace.json"], indirect=True)
+"""Only JSON can hold arguments of any type."""
+
+
+@only_exported
+@pytest.mark.parametrize(
+    ("ts", "dur"), [(None, 1), (1, None), ("x", 1), (1, -2), (1e300, 1), (1, "nan"), (1, 1e18)]
+)
+def test_an_event_without_proper_times_is_left_out_and_told(read_tpus, ts, dur):
+    [trace] = read_tpus(span("fusion.1", 10, 5), span("fusion.2", ts, dur))
+    assert trace.spans.count == 1
+    assert trace.caveats == ("1 events without a proper start and duration were left out",)
+
+
+def test_a_file_without_operations_is_refused(read_tpus):
+    with pytest.raises(TraceError, match="no operation of a device"):
+        read_tpus(span("anything", 0, 1, pid=701))
+
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+TOLD = st.none() | st.integers() | FLOATS | st.booleans() | st.text(max_size=30)
+EVENTS = st.fixed_dictionaries(
+    {
+        "ph": st.sampled_from(["X", "X", "X", "M", "i", ""]),
+        "name": st.sampled_from(
+            ["copy-start", "copy-done.1", "all-reduce", "Rendezvous", "$a step"]
+        ),
+        "pid": st.sampled_from([1, 2, 701, "1"]),
+        "tid": st.integers(0, 5),
+    },
+    optional={
+        "ts": TOLD,
+        "dur": TOLD,
+        "args": st.dictionaries(st.sampled_from(Arguments.__struct_fields__), TOLD, max_size=5),
+    },
+)
+
+
+@only_exported
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(EVENTS, max_size=12))
+def test_any_events_are_read_or_refused(read_tpus, events):
+    try:
+        traces = read_tpus(*events, span("fusion.1", 0, 1), count=2)
+    except TraceError:
+        return
+    assert len(traces) >= 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("all-reduce.13", CollectiveKind.ALL_REDUCE),
+        ("all_gather.12", CollectiveKind.ALL_GATHER),
+        ("reduce_scatter.31", CollectiveKind.REDUCE_SCATTER),
+        ("all-reduce-scatter.2", CollectiveKind.REDUCE_SCATTER),
+        ("psum_scatter.3", CollectiveKind.REDUCE_SCATTER),
+        ("psum_invariant.7", CollectiveKind.ALL_REDUCE),
+        ("pmax.1", CollectiveKind.ALL_REDUCE),
+        ("all-to-all", CollectiveKind.ALL_TO_ALL),
+        ("ragged-all-to-all.2", CollectiveKind.ALL_TO_ALL),
+        ("ppermute.2", CollectiveKind.SEND_RECV),
+        ("collective-permute-start.4", CollectiveKind.SEND_RECV),
+        ("send.1", CollectiveKind.SEND),
+        ("recv-done.1", CollectiveKind.RECV),
+    ],
+)
+def test_names_with_hyphens_and_underscores_communicate(name, kind):
+    assert activity_of(name, "", "") == Activity.COMMUNICATION
+    assert collective_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "category", "activity"),
+    [
+        ("broadcast.3", "broadcast", Activity.COMPUTE),
+        ("copy.769", "data formatting", Activity.COMPUTE),
+        ("fusion.1", "all-reduce fusion", Activity.COMMUNICATION),
+        ("slice-start.1", "async-start", Activity.COPY),
+        ("all-to-all-start.1", "async-start", Activity.COMMUNICATION),
+        ("copy-done", "copy-done", Activity.COPY),
+        ("infeed.1", "infeed", Activity.COPY),
+        ("conditional.2", "", None),
+        ("call.2", "", None),
+        ("custom-call.2", "custom-call", Activity.COMPUTE),
+        ("reduce.5", "", Activity.COMPUTE),
+        ("sender_fusion", "", Activity.COMPUTE),
+    ],
+)
+def test_the_category_decides_before_the_name(name, category, activity):
+    assert activity_of(name, category, "") == activity
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("%a = bf16[1024,5120]{1,0:T(8,128)(2,1)S(1)} all-reduce(f32[9] %x)", 10_485_760),
+        ("%a = (f32[2,3]{1,0}, (u32[], s4[4])) foo(f32[99] %x)", 30),
+        ("%a = pred[7] p()", 7),
+        ("%a = f8e4m3fn[7] p()", 7),
+        ("%a = c64[2] p()", 16),
+        ("%a = token[] after-all()", 0),
+        ("%a = f32[" + 30 * "9" + "," + 30 * "9" + "] p()", 1 << 50),
+        ("no text at all", 0),
+        ("%a = ((((", 0),
+    ],
+)
+def test_the_size_of_a_result_is_that_of_its_shapes(text, size):
+    assert result_bytes(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "devices"),
+    [
+        ("replica_groups={{0,2},{1,3}}, x", 3, (1, 3)),
+        ("replica_groups=[2,4]<=[8]", 5, (4, 5, 6, 7)),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", 3, (1, 3, 5, 7)),
+        ("source_target_pairs={{0,1},{1,2},{2,0}}", 1, (0, 1, 2)),
+        ("replica_groups={}", 0, None),
+        ("replica_groups={{0,1}}", 7, None),
+        ("replica_groups=[2,4]<=[9]", 0, None),
+        ("replica_groups=[0,0]<=[0]", 0, None),
+        ("replica_groups=[99999999,99999999]<=[99999999,99999999]", 0, None),
+        ("replica_groups=[2,2]<=[2,2]T(0,7)", 0, None),
+    ],
+)
+def test_those_who_take_part_are_told_in_every_notation(text, device, devices):
+    assert participants(text, device) == devices
+
+
+def one_collective(read_tpus, text, count=2):
+    traces = read_tpus(
+        *(
+            span("c.1", 1, 1, 1 + number, hlo_category="reduce-scatter", long_name=text)
+            for number in range(count)
+        ),
+        count=count,
+    )
+    return traces[0]
+
+
+def test_the_whole_buffer_of_a_reduce_scatter_is_the_parts_of_all_ranks(read_tpus):
+    trace = one_collective(
+        read_tpus, "%c.1 = f32[8] reduce-scatter(f32[16] %x), replica_groups={{0,1}}"
+    )
+    assert trace.collectives.bytes.tolist() == [64]
+    assert trace.world_size == 2
+
+
+def test_a_group_with_devices_of_other_files_is_named_and_the_world_unknown(read_tpus):
+    trace = one_collective(
+        read_tpus, "%c.1 = f32[8] reduce-scatter(f32[16] %x), replica_groups={{0,5}}"
+    )
+    assert trace.collectives.groups == (RankGroup("0,5", None, 2),)
+    assert trace.world_size is None
+
+
+def test_groups_in_a_second_file_are_numbered_on_with_its_devices(read_tpus, tmp_path, xla_form):
+    one_collective(read_tpus, "%c.1 = f32[8] all-reduce(f32[8] %x), replica_groups={{0,1}}")
+    first = tmp_path / f"host.{xla_form}"
+    (tmp_path / f"later.{xla_form}").write_bytes(first.read_bytes())
+    traces = read_folder(tmp_path, use_cache=False)
+    groups = [trace.collectives.groups for trace in traces.ranks]
+    assert groups == 2 * [(RankGroup("", (0, 1), 2),)] + 2 * [(RankGroup("", (2, 3), 2),)]

@@ -53,44 +53,32 @@ def rank_trace(
 ) -> RankTrace:
     """The trace of one rank; steps are (number, start, end) in ns, host steps the same if None."""
     rows = sorted(spans, key=lambda span: span.start_ns)
-    names = tuple(dict.fromkeys(row.name for row in rows))
+    names = list(dict.fromkeys(row.name for row in rows))
     lane_count = 1 + max((row.lane for row in rows), default=0)
+    stated = ("start_ns", "end_ns", "activity", "correlation", "bytes", "flops", "blocks_per_sm")
+    calls = [(i, row.collective, row) for i, row in enumerate(rows) if row.collective is not None]
     return RankTrace(
         rank=rank,
         world_size=world_size,
         backend=backend,
         device=device,
         source="kineto",
-        spans=Spans(
-            start_ns=np.array([row.start_ns for row in rows], np.int64),
-            end_ns=np.array([row.end_ns for row in rows], np.int64),
-            name_id=np.array([names.index(row.name) for row in rows], np.int32),
-            lane_id=np.array([row.lane for row in rows], np.int32),
-            activity=np.array([row.activity for row in rows], np.int8),
-            correlation=np.array([row.correlation for row in rows], np.int64),
-            bytes=np.array([row.bytes for row in rows], np.int64),
-            flops=np.array([row.flops for row in rows], np.float64),
-            blocks_per_sm=np.array([row.blocks_per_sm for row in rows], np.float32),
-            occupancy=np.full(len(rows), np.nan, np.float32),
+        spans=Spans.build(
+            name_id=[names.index(row.name) for row in rows],
+            lane_id=[row.lane for row in rows],
             names=names,
-            lanes=tuple(Lane("0", str(lane)) for lane in range(lane_count)),
+            lanes=[Lane("0", str(lane)) for lane in range(lane_count)],
+            **{name: [getattr(row, name) for row in rows] for name in stated},
         ),
-        collectives=_collectives(rows),
+        collectives=Collectives.build(
+            span=np.array([place for place, _, _ in calls], np.int64),
+            kind=[kind for _, kind, _ in calls],
+            groups=[row.group for _, _, row in calls],
+            bytes=[row.payload_bytes for _, _, row in calls],
+            sequence=[row.sequence for _, _, row in calls],
+        ),
         steps=_windows(steps, kinds),
         host_steps=_windows(steps if host_steps is None else host_steps, kinds),
-    )
-
-
-def _collectives(rows: Sequence[Span]) -> Collectives:
-    collective_rows = [(index, row) for index, row in enumerate(rows) if row.collective is not None]
-    groups = tuple(dict.fromkeys(row.group for _, row in collective_rows))
-    return Collectives(
-        span=np.array([index for index, _ in collective_rows], np.int64),
-        kind=np.array([row.collective for _, row in collective_rows], np.int8),
-        group_id=np.array([groups.index(row.group) for _, row in collective_rows], np.int32),
-        bytes=np.array([row.payload_bytes for _, row in collective_rows], np.int64),
-        sequence=np.array([row.sequence for _, row in collective_rows], np.int64),
-        groups=groups,
     )
 
 

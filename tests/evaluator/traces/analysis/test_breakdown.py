@@ -11,7 +11,7 @@ from evaluator.traces.analysis.breakdown import UNMARKED, breakdown, job_split, 
 from evaluator.traces.model import Activity, CollectiveKind, TraceSet
 from evaluator.traces.testing import Span, rank_trace
 from records.trial import Breakdown
-from tests.support.traces import GLOO, SYNTHETIC, communication, read
+from tests.support.traces import communication
 
 COMPUTE, COMMUNICATION, COPY, FILL, WAIT = (
     Activity.COMPUTE,
@@ -181,14 +181,6 @@ def test_a_rank_that_transfers_nothing_has_no_bubble_in_a_job_that_has_one():
     assert [each.pipeline_bubble_s for _, each in split.by_rank] == [pytest.approx(30e-9), None]
 
 
-@pytest.mark.parametrize("folder", [SYNTHETIC, GLOO], ids=["synthetic", "gloo"])
-def test_the_parts_of_real_steps_make_up_the_steps(folder):
-    for parts in job_split(read(folder)).parts:
-        window, *rest = np.array(step_rows(parts)).T
-        assert np.array_equal(sum(rest) - rest[2], window)
-        assert np.min(rest) >= 0
-
-
 spans = st.lists(
     st.builds(
         lambda activity, start, length, thread: (activity, start, start + length, thread),
@@ -199,17 +191,6 @@ spans = st.lists(
     ),
     max_size=15,
 )
-windows = st.lists(st.tuples(st.integers(-20, 220), st.integers(0, 60)), max_size=4)
-
-
-@given(spans, windows)
-def test_the_parts_of_a_step_make_up_the_step(given_spans, given_windows):
-    steps = [(k, start, start + length) for k, (start, length) in enumerate(given_windows)]
-    rows = parts_of(trace_of(*given_spans, steps=steps))
-    window, compute, exposed, hidden, copy, fill, idle = np.array(rows, np.int64).reshape(-1, 7).T
-    assert np.array_equal(compute + exposed + copy + fill + idle, window)
-    assert (np.minimum.reduce([compute, exposed, hidden, copy, fill, idle]) >= 0).all()
-    assert (hidden <= compute).all()
 
 
 @given(spans)

@@ -13,7 +13,7 @@ from evaluator.traces.analysis.collectives import match
 from evaluator.traces.analysis.stragglers import align_clocks, imbalance, stragglers
 from evaluator.traces.model import Activity, Alignment, CollectiveKind, Device, RankGroup, TraceSet
 from evaluator.traces.testing import Span, rank_trace
-from tests.support.traces import communication, job, value_of
+from tests.support.traces import PAIR, communication, job, value_of
 
 REDUCE = CollectiveKind.ALL_REDUCE
 THREE = RankGroup("0", (0, 1, 2))
@@ -40,6 +40,28 @@ def test_the_rank_that_is_in_a_collective_shortest_came_last(steps):
     assert [row.waited_s for row in told.ranks] == pytest.approx([20e-9, 0, 15e-9])
 
 
+def test_shares_are_of_the_collectives_that_a_rank_joins_and_waits_at_once_one_time():
+    late = [call(20, 30), call(35, 45, group=PAIR)]
+    told = found(job([call(0, 30), call(40, 45, group=PAIR)], late, [call(5, 30)]))
+    assert [row.last_share for row in told.ranks] == [0.5, 0.5, 0]
+    assert [row.collective_count for row in told.ranks] == [2, 2, 1]
+    assert [row.chance_share for row in told.ranks] == pytest.approx([5 / 12, 5 / 12, 1 / 3])
+    early = [call(0, 50, group=PAIR), replace(call(10, 50, group=PAIR), lane=1)]
+    told = found(job(early, [replace(each, start_ns=40) for each in early]))
+    assert told.ranks[0].waited_s == pytest.approx(70e-9)
+    assert told.waiting_share == pytest.approx(0.4)
+
+
+def test_barriers_and_common_steps_tell_and_broadcasts_do_not():
+    ends = [call(20, 30, CollectiveKind.BARRIER)], [call(0, 30, CollectiveKind.BARRIER)]
+    assert found(job(*ends)).straggler == 0
+    rooted = [call(20, 30, CollectiveKind.BROADCAST)], [call(0, 30, CollectiveKind.BROADCAST)]
+    assert found(job(*rooted)) is None
+    long = rank_trace([call(0, 30), call(120, 130)], steps=((1, 0, 100), (2, 100, 200)))
+    short = rank_trace([call(20, 30)], steps=((1, 0, 100),), rank=1)
+    assert found(TraceSet(ranks=(long, short))).collective_count == 1
+
+
 def test_costs_are_per_step_and_shares_of_the_time_in_steps():
     spans = [[call(0, 30), call(100, 130)], [call(20, 30), call(110, 130)]]
     told = found(job(*spans, steps=((1, 0, 100), (2, 100, 200))))
@@ -58,52 +80,12 @@ def test_ranks_that_tie_share_being_last(starts, shares, straggler):
     assert told.straggler == straggler
 
 
-def test_shares_are_of_the_collectives_that_a_rank_joins():
-    pair = RankGroup("1", (0, 1))
-    told = found(
-        job(
-            [call(0, 30), call(40, 45, group=pair)],
-            [call(20, 30), call(35, 45, group=pair)],
-            [call(5, 30)],
-        )
-    )
-    assert [row.last_share for row in told.ranks] == [0.5, 0.5, 0]
-    assert [row.collective_count for row in told.ranks] == [2, 2, 1]
-    assert [row.chance_share for row in told.ranks] == pytest.approx([5 / 12, 5 / 12, 1 / 3])
-    assert told.straggler == 1
-
-
-def test_waits_at_once_are_one_time_of_the_step():
-    other = RankGroup("1", (0, 1))
-    told = found(
-        job(
-            [call(0, 50), replace(call(10, 50, group=other), lane=1)],
-            [call(40, 50), replace(call(40, 50, group=other), lane=1)],
-        )
-    )
-    assert told.ranks[0].waited_s == pytest.approx(70e-9)
-    assert told.waiting_share == pytest.approx(0.4)
-
-
 def test_waiting_under_compute_costs_nothing():
     told = found(job([call(0, 50), compute(0, 30)], [call(40, 50), compute(0, 40)]))
     assert told.waiting_share == pytest.approx(0.4)
     assert told.exposed_share == pytest.approx(0.1)
     ranks = job([call(0, 50)], [call(40, 50)], [call(40, 50)])
     assert value_of("straggler", ranks) == pytest.approx(0.2)
-
-
-def test_a_barrier_tells_and_a_broadcast_does_not():
-    short, long = [call(20, 30, CollectiveKind.BARRIER)], [call(0, 30, CollectiveKind.BARRIER)]
-    assert found(job(short, long)).straggler == 0
-    rooted = [call(20, 30, CollectiveKind.BROADCAST)], [call(0, 30, CollectiveKind.BROADCAST)]
-    assert found(job(*rooted)) is None
-
-
-def test_steps_that_one_rank_did_not_profile_do_not_count():
-    long = rank_trace([call(0, 30), call(120, 130)], steps=((1, 0, 100), (2, 100, 200)))
-    short = rank_trace([call(20, 30)], steps=((1, 0, 100),), rank=1)
-    assert found(TraceSet(ranks=(long, short))).collective_count == 1
 
 
 def test_start_times_tell_the_last_on_one_clock_only():

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from evaluator.traces.model import Activity, StepKind
+from evaluator.traces.model import Activity
 from evaluator.traces.readers.kineto.reader import read_rank
 from tests.support.kineto import write
 from tests.support.traces import GLOO, SYNTHETIC
@@ -47,19 +47,6 @@ def test_every_kernel_and_step_of_every_era_is_found(recorded_data, name):
     assert trace.collectives.count == communicating
     assert trace.spans.names
     assert trace.caveats == ()
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("b200_8rank_rank0_eager", StepKind.PREFILL),
-        ("mi300_sglang_prefilldecode", StepKind.PREFILL),
-        ("mi300_sglang_decode", StepKind.DECODE),
-        ("mi355_vllm_decode_full", StepKind.DECODE),
-    ],
-)
-def test_steps_of_inference_engines_are_found(recorded_data, name, kind):
-    assert recorded(recorded_data, name).steps.kind.tolist() == [kind]
 
 
 def test_a_step_is_as_long_as_the_work_launched_in_it_where_its_ranges_are_too_short(recorded_data):

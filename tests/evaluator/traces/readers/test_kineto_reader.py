@@ -2,9 +2,7 @@
 
 import gzip
 import json
-from collections import Counter
 from decimal import Decimal
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -25,7 +23,7 @@ from tests.support.kineto import (
     trace_of,
     write,
 )
-from tests.support.traces import GLOO, pieces, read
+from tests.support.traces import pieces
 
 MATMUL = span("cpu_op", "aten::matmul", 0, 100)
 ON_GLOO = {"tid": GLOO_THREAD}
@@ -268,42 +266,6 @@ def test_memory_is_that_of_the_device_where_there_is_one(tmp_path):
     host = trace_of(tmp_path, *reports)
     assert host.memory.allocated_bytes.tolist() == [5]
     assert trace_of(tmp_path, kernel("gemm", 0, 1), distributed=NCCL).memory is None
-
-
-def hidden_and_all_communication_ns(path):
-    """The definition, word by word: at every instant count what is open, thread by thread."""
-    with gzip.open(path) as file:
-        events = json.load(file, parse_float=Decimal)["traceEvents"]
-    gloo = {e["tid"] for e in events if "pt_gloo" in str(e.get("args", {}).get("name"))}
-    edges = []
-    for event in events:
-        name, thread = event["name"], event.get("tid")
-        computes = event.get("cat") == "cpu_op" and name.startswith("aten::") and thread not in gloo
-        waits = event.get("cat") == "cpu_op" and name.startswith(("c10d::", "_c10d_functional"))
-        what = "comm" if name.startswith("gloo:") else "op" if computes else "wait" if waits else ""
-        if what:
-            edges += [
-                (event["ts"], 1, what, thread),
-                (event["ts"] + event["dur"], -1, what, thread),
-            ]
-    open_spans, hidden, total = Counter(), Decimal(0), Decimal(0)
-    edges.sort(key=lambda edge: edge[0])
-    threads = {thread for *_, thread in edges}
-    for (now, change, what, thread), (later, *_) in pairwise(edges):
-        open_spans[what, thread] += change
-        if any(open_spans["comm", t] for t in threads):
-            total += later - now
-            if any(open_spans["op", t] and not open_spans["wait", t] for t in threads):
-                hidden += later - now
-    return int(hidden * 1000), int(total * 1000)
-
-
-def test_overlap_on_gloo_is_what_its_definition_says():
-    for trace in read(GLOO).ranks:
-        hidden = trace.communicating().intersect(trace.computing())
-        measured = (hidden.total_ns, trace.communicating().total_ns)
-        path = GLOO / f"rank{trace.rank}_trace.json.gz"
-        assert measured == hidden_and_all_communication_ns(path)
 
 
 def test_overlap_of_recorded_ranks_is_what_others_find(recorded_data):

@@ -70,13 +70,17 @@ GPU = {
     ],
 }  # fmt: skip
 CPU = {
-    "distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2},
+    "distributedInfo": {"backend": "gloo", "rank": 1, "world_size": 2,
+                        "pg_config": [{"pg_name": "", "pg_size": 2, "ranks": [0, 1]}]},
     "baseTimeNanoseconds": 1_775_078_550_000_000_000,
     "traceEvents": [
         named("thread_name", "thread 12 (pt_gloo_runloop)", 11, 12),
         span("user_annotation", "ProfilerStep#0", 0, 500, tid=11, pid=11),
         span("cpu_op", "aten::mm", 10, 100, tid=11, pid=11),
-        span("cpu_op", "c10d::allreduce_", 60, 30, tid=11, pid=11),
+        span("cpu_op", "c10d::_reduce_scatter_base_", 60, 30, tid=11, pid=11,
+             **{"Input Dims": [[64, 64], [128, 64]], "Input type": ["float", "float"]}),
+        span("user_annotation", "step[DECODE bs=1]", 1, 5, tid=11, pid=11),
+        span("user_annotation", "execute_context_1(2)_generation_0(0)", 7, 5, tid=11, pid=11),
         span("user_annotation", "gloo:all_reduce", 80, 200, tid=12, pid=11,
              **{"Input Dims": [[128, 64]], "Input type": ["float"]}),
         span("cpu_op", "aten::copy_", 120, 20, tid=12, pid=11),
@@ -92,6 +96,13 @@ XLA = {
         named("thread_name", "XLA Ops", 3, 2),
         named("thread_name", "Steps", 3, 3),
         {"ph": "X", "pid": 3, "tid": 3, "ts": 1.0, "dur": 90.0, "name": "7"},
+        {"ph": "X", "pid": 9, "tid": 1, "ts": 1.0, "dur": 9.0, "name": "$a.py:3 step"},
+        {"ph": "X", "pid": 9, "tid": 2, "ts": 1.0, "dur": 90.0, "name": "train",
+         "args": {"step_num": "7", "correlation_id": "3"}},
+        {"ph": "X", "pid": 9, "tid": 2, "ts": 2.0, "dur": 9.0, "name": "add",
+         "args": {"hlo_op": "add", "device_ordinal": "0"}},
+        {"ph": "X", "pid": 9, "tid": 2, "ts": 3.0, "dur": 2.0, "name": "Rendezvous",
+         "args": {"name": "global_devices=[0, 1]"}},
         {"ph": "X", "pid": 3, "tid": 1, "ts": 1.0, "dur": 90.0, "name": "jit_step_fun(12)",
          "args": {"run_id": "5"}},
         {"ph": "X", "pid": 3, "tid": 2, "ts": 2.0, "dur": 30.0, "name": "fusion.1",
@@ -151,7 +162,7 @@ HOSTILE = (
     *(0.0005, 1e-320, 1e15, 1e18, 1e308, -1e308, math.inf, -math.inf, math.nan),
     *("", "12", "-3.5", "1e999", "X", "kernel", "nccl", "ProfilerStep#", "ProfilerStep#-1"),
     *("ProfilerStep#99999999999999999999", "\0", "\ud800", "[0, 1", "[[9]]", "e" * 5000),
-    *([], {}, [[]], [None], {"name": 3}),
+    *([], {}, [[]], [None], {"name": 3}, [[1 << 62, 1 << 62]], "$a step", "Rendezvous"),
 )
 VALUES = st.sampled_from(HOSTILE) | st.integers() | st.floats() | st.text(max_size=9)
 WOUNDS = st.lists(st.tuples(st.integers(0, 10**6), st.booleans(), VALUES), min_size=1, max_size=5)

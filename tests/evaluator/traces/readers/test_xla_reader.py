@@ -5,15 +5,12 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from evaluator.traces.analysis.breakdown import job_split
 from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_folder
-from evaluator.traces.readers.xla.events import Arguments
 from evaluator.traces.readers.xla.reader import (
     activity_of,
     participants,
@@ -342,36 +339,6 @@ def test_an_event_without_proper_times_is_left_out_and_told(read_tpus, ts, dur):
 def test_a_file_without_operations_is_refused(read_tpus):
     with pytest.raises(TraceError, match="no operation of a device"):
         read_tpus(span("anything", 0, 1, pid=701))
-
-
-FLOATS = st.floats(allow_nan=False, allow_infinity=False)
-TOLD = st.none() | st.integers() | FLOATS | st.booleans() | st.text(max_size=30)
-EVENTS = st.fixed_dictionaries(
-    {
-        "ph": st.sampled_from(["X", "X", "X", "M", "i", ""]),
-        "name": st.sampled_from(
-            ["copy-start", "copy-done.1", "all-reduce", "Rendezvous", "$a step"]
-        ),
-        "pid": st.sampled_from([1, 2, 701, "1"]),
-        "tid": st.integers(0, 5),
-    },
-    optional={
-        "ts": TOLD,
-        "dur": TOLD,
-        "args": st.dictionaries(st.sampled_from(Arguments.__struct_fields__), TOLD, max_size=5),
-    },
-)
-
-
-@only_exported
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(EVENTS, max_size=12))
-def test_any_events_are_read_or_refused(read_tpus, events):
-    try:
-        traces = read_tpus(*events, span("fusion.1", 0, 1), count=2)
-    except TraceError:
-        return
-    assert len(traces) >= 1
 
 
 @pytest.mark.parametrize(

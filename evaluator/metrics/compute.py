@@ -361,7 +361,7 @@ def _by_trace(traces: TraceSet) -> float | Absent | None:
 
     XLA states the operations of each instruction, but knows none of a kernel that it did not write.
     """
-    found = [(*_stated_flops(trace), _profiled_ns(trace)) for trace in traces.ranks]
+    found = [_stated_flops(trace) for trace in traces.ranks]
     flops, unstated_ns, compute_ns, time_ns = (sum(column) for column in zip(*found, strict=True))
     if not flops > 0 or not time_ns > 0:
         return None
@@ -373,23 +373,20 @@ def _by_trace(traces: TraceSet) -> float | Absent | None:
     return float(flops / time_ns * 1e9)
 
 
-def _stated_flops(trace: RankTrace) -> tuple[float, float, float]:
-    """FLOPs of the computing spans; time of those that state none, and of all of them, ns."""
+def _stated_flops(trace: RankTrace) -> tuple[float, float, float, int]:
+    """FLOPs of computing spans; ns of those that state none, of all of them, and profiled."""
     spans, steps = trace.spans, trace.steps
-    within = spans.doing(Activity.COMPUTE)
+    within, profiled_ns = spans.doing(Activity.COMPUTE), 0
     if steps.count:
         # Spans belong to the step in which they start.
         within &= latest_window(steps.start_ns, steps.end_ns, spans.start_ns) >= 0
+        profiled_ns = int(steps.duration_ns.sum())
+    elif spans.count:
+        profiled_ns = int(spans.end_ns.max() - spans.start_ns[0])
     flops, duration_ns = spans.flops[within], spans.duration_ns[within].astype(np.float64)
-    unstated = np.isnan(flops)
-    return float(np.nansum(flops)), float(duration_ns[unstated].sum()), float(duration_ns.sum())
-
-
-def _profiled_ns(trace: RankTrace) -> int:
-    if trace.steps.count:
-        return int(trace.steps.duration_ns.sum())
-    spans = trace.spans
-    return int(spans.end_ns.max() - spans.start_ns[0]) if spans.count else 0
+    sums = (np.nansum(flops), duration_ns[np.isnan(flops)].sum(), duration_ns.sum())
+    stated, unstated_ns, computing_ns = map(float, sums)
+    return stated, unstated_ns, computing_ns, profiled_ns
 
 
 def _precision(evidence: Evidence) -> str:

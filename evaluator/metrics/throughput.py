@@ -52,8 +52,10 @@ def avg_step_time(evidence: Evidence) -> float | Absent:
     """
     if evidence.traces is None:
         return UNTRACED
-    steps = [inner(_host_steps(trace)).duration_ns for trace in evidence.traces.ranks]
-    return _slowest_mean_s(steps, "no step was profiled")
+    ranks = evidence.traces.ranks
+    # Those on the device where the host's are unknown.
+    steps = [trace.host_steps if trace.host_steps.count else trace.steps for trace in ranks]
+    return _slowest_mean_s((inner(own).duration_ns for own in steps), "no step was profiled")
 
 
 @metric_of("Step period", "s", "lower", TRACES)
@@ -227,11 +229,6 @@ def inner(steps: "StepWindows") -> "StepWindows":
 
 def _tokens_per_s(seconds: float, tokens: float) -> float | Absent:
     return per_s(tokens, seconds)
-
-
-def _host_steps(trace: "RankTrace") -> "StepWindows":
-    """The steps as the host saw them; those on the device where the host's are unknown."""
-    return trace.host_steps if trace.host_steps.count else trace.steps
 
 
 def _server_steps(trace: "RankTrace") -> "StepWindows":

@@ -433,9 +433,6 @@ class TraceSet:
         numbers = [trace.rank for trace in self.ranks]
         if not numbers or numbers != sorted(set(numbers)):
             raise ValueError(f"ranks must rise and be one at least, not {numbers}")
-        sizes = {trace.world_size for trace in self.ranks} - {None}
-        if len(sizes) > 1 or any(size is not None and numbers[-1] >= size for size in sizes):
-            raise ValueError(f"ranks {numbers} do not fit world sizes {sorted(map(str, sizes))}")
 
     @property
     def world_size(self) -> int | None:
@@ -459,12 +456,10 @@ class TraceSet:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What is wrong with the traces and was repaired or left out."""
-        missing = self.missing_ranks
-        lacking = f"{len(missing)} of {self.world_size} ranks left no trace" if missing else None
-        by_rank = (
-            f"rank {trace.rank}: {caveat}" for trace in self.ranks for caveat in trace.caveats
-        )
-        return (*self.remarks, *((lacking,) if lacking else ()), *by_rank)
+        count = len(self.missing_ranks)
+        lacking = [f"{count} of {self.world_size} ranks left no trace"] if count else []
+        by_rank = [f"rank {one.rank}: {caveat}" for one in self.ranks for caveat in one.caveats]
+        return (*self.remarks, *lacking, *by_rank)
 
 
 def distinct_rows(*columns: ArrayLike) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -21,7 +21,6 @@ from evaluator.traces.intervals import Intervals, Nanoseconds
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
-    Collectives,
     RankTrace,
     StepWindows,
     TraceSet,
@@ -177,26 +176,17 @@ def _bubble_ns(
     trace: RankTrace, compute: Intervals, talking_ns: Nanoseconds, windows: StepWindows
 ) -> Nanoseconds | None:
     """Time in which transfers alone keep the rank: what is left when they are taken away."""
-    transfers = _transfers(trace.collectives)
+    # NCCL gives the kernels of transfers and of all-to-alls one name: where nothing but the name
+    # is recorded, not even a size, it is unknown which it is.
+    kind, table = trace.collectives.kind, trace.collectives
+    directed = np.isin(kind, (CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.PUT))
+    transfers = table.span[directed | ((kind == CollectiveKind.SEND_RECV) & (table.bytes > 0))]
     if not transfers.size:
         return None
     others = trace.spans.doing(Activity.COMMUNICATION)
     others[transfers] = False
     without = compute.unite(trace.spans.union(others))
     return talking_ns - without.covered_ns(windows.start_ns, windows.end_ns)
-
-
-def _transfers(collectives: Collectives) -> NDArray[np.int64]:
-    """Spans that send or receive.
-
-    NCCL gives the kernels of transfers and of all-to-alls one name, so that where nothing but the
-    name is recorded, not even a size, it is unknown which it is.
-    """
-    kind = collectives.kind
-    directed = np.isin(kind, (CollectiveKind.SEND, CollectiveKind.RECV, CollectiveKind.PUT))
-    sized = (kind == CollectiveKind.SEND_RECV) & (collectives.bytes > 0)
-    spans: NDArray[np.int64] = collectives.span[directed | sized]
-    return spans
 
 
 def _whole(trace: RankTrace) -> StepWindows:

@@ -104,14 +104,12 @@ Floats are exact for months of nanoseconds, and no absurd trace overflows them.
 
 def top_kernels(traces: TraceSet) -> KernelTables:
     """Count, time and bytes of the work of each rank and of the job, by activity and name."""
-    job = _no_sums()
-    by_rank = []
-    for trace in traces.ranks:
-        own = _sums(trace)
-        by_rank.append(_table(trace.rank, own))
-        for key, sums in own.items():
-            job[key] += sums
-    return KernelTables(job=_table(None, job), by_rank=tuple(by_rank))
+    own = [(trace.rank, _sums(trace)) for trace in traces.ranks]
+    job: _Sums = defaultdict(lambda: np.zeros(4))
+    for _, sums in own:
+        for key, added in sums.items():
+            job[key] += added
+    return KernelTables(job=_table(None, job), by_rank=tuple(_table(*each) for each in own))
 
 
 def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
@@ -138,10 +136,6 @@ def coverage(traces: Iterable[RankTrace]) -> KernelCoverage | None:
     )
 
 
-def _no_sums() -> _Sums:
-    return defaultdict(lambda: np.zeros(4))
-
-
 def _sums(trace: RankTrace) -> _Sums:
     """The work of one rank."""
     spans = trace.spans
@@ -153,7 +147,7 @@ def _sums(trace: RankTrace) -> _Sums:
     sizes = spans.bytes[work]
     counted = (np.ones(work.size), duration_ns, sizes, np.where(sizes > 0, duration_ns, 0))
     columns = np.stack([np.bincount(row, values, found.size) for values in counted], axis=1)
-    sums = _no_sums()
+    sums: _Sums = defaultdict(lambda: np.zeros(4))
     for which, own in zip(found.tolist(), columns, strict=True):
         name_id, activity = divmod(which, activities)
         # Names may be there twice where a reader mended them.

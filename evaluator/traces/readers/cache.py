@@ -15,8 +15,8 @@ import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Sequence
+from functools import cache, reduce
 from io import BufferedReader, BufferedWriter
 from pathlib import Path
 from typing import Self, TypeAlias, get_args
@@ -27,7 +27,6 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.intervals import Nanoseconds
 from evaluator.traces.model import Activity, CollectiveKind, RankTrace, StepKind
 from evaluator.traces.readers.files import ReadLimits, open_regular
 from evaluator.traces.readers.formats import read_file
@@ -81,9 +80,7 @@ def write_columns(
         return column.size
 
     described = [msgspec.json.encode(trace, enc_hook=put) for trace in traces]
-    checksum = _checksum(described)
-    for column in columns:
-        checksum = isal_zlib.crc32(column.data, checksum)
+    checksum = _checksum([*described, *(column.data for column in columns)])
     header = CacheHeader(label, checksum, [msgspec.Raw(text) for text in described])
     file.write(msgspec.json.encode(header) + b"\n")
     file.writelines(column.data for column in columns)
@@ -121,11 +118,8 @@ def read_columns(file: BufferedReader, header: CacheHeader) -> tuple[RankTrace, 
     return tuple(traces)
 
 
-def _checksum(described: Sequence[bytes | msgspec.Raw]) -> int:
-    checksum = 0
-    for text in described:
-        checksum = isal_zlib.crc32(text, checksum)
-    return checksum
+def _checksum(parts: Sequence[bytes | msgspec.Raw | memoryview]) -> int:
+    return reduce(lambda checksum, part: isal_zlib.crc32(part, checksum), parts, 0)
 
 
 def _check(trace: RankTrace) -> None:
@@ -144,15 +138,11 @@ def _check(trace: RankTrace) -> None:
     )
     if any(np.any((index < 0) | (index >= count)) for index, count in indexes):
         raise ValueError("an index is out of range")
-    if any(np.any((time < -_LATEST_NS) | (time > _LATEST_NS)) for time in _times(trace)):
+    windows = (spans, trace.steps, trace.host_steps)
+    times = [*(each.start_ns for each in windows), *(each.end_ns for each in windows)]
+    times += [trace.memory.time_ns] if trace.memory else []
+    if any(np.any((time < -_LATEST_NS) | (time > _LATEST_NS)) for time in times):
         raise ValueError("a time is out of range")
-
-
-def _times(trace: RankTrace) -> Iterator[Nanoseconds]:
-    for spans in (trace.spans, trace.steps, trace.host_steps):
-        yield from (spans.start_ns, spans.end_ns)
-    if trace.memory is not None:
-        yield trace.memory.time_ns
 
 
 _SMALLEST_SPAN_COUNT = 10_000

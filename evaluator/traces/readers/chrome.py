@@ -95,9 +95,9 @@ class ChromeText:
         self.at = 0
         return True
 
-    def fill(self) -> None:
-        """Widen the window until a piece is to be read, or all that there is."""
-        while self.left < _PIECE_BYTES and self.more():
+    def fill(self, size: int) -> None:
+        """Widen the window until so much is to be read, or all that there is."""
+        while self.left < size and self.more():
             pass
 
     def peek(self) -> bytes:
@@ -119,8 +119,7 @@ class ChromeText:
     def name(self) -> str:
         """Go past the name of a field, and return it."""
         found = self.peek()
-        while self.left < _FIRST_WINDOW_BYTES and self.more():
-            pass
+        self.fill(_FIRST_WINDOW_BYTES)
         text = _STRING.match(self.window, self.at)
         if not found or (found == b'"' and not text and self.ended):
             raise self.cut_short()
@@ -146,8 +145,7 @@ class ChromeText:
 
     def _value_end(self, size: int) -> int | None:
         """What the value ends before, within this size; None where more text is needed."""
-        while self.left < size and self.more():
-            pass
+        self.fill(size)
         text = np.frombuffer(self.window, np.uint8)[self.at : self.at + size]
         places, depth, commas = _structure(text)
         behind = places[(depth < 0) | ((depth == 0) & commas)]
@@ -354,7 +352,7 @@ class ChromeFile(Generic[E]):
         wrong the text is looked at bracket by bracket.
         """
         source = self._in
-        source.fill()
+        source.fill(_PIECE_BYTES)
         end = self._likely_end() or self._certain_end(None)
         while True:
             try:

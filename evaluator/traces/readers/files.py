@@ -3,12 +3,11 @@
 import os
 import re
 import zlib
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
-from typing import TypeAlias
 
 import zstandard
 from isal import igzip, igzip_lib
@@ -44,8 +43,6 @@ LARGE_LIMITS = ReadLimits(
     file_bytes=64 << 30, decompressed_bytes=256 << 30, event_count=200_000_000
 )
 """For files that a user asked to be read: as large as profilers write them."""
-
-_Unpack: TypeAlias = Callable[[BufferedReader, int], Generator[bytes, None, None]]
 
 
 def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[bytes, None, None]:
@@ -96,10 +93,11 @@ def read_bytes(path: Path, limits: ReadLimits) -> bytearray:
 
 
 def _bounded(path: Path, file: BufferedReader, limits: ReadLimits, size: int) -> Iterator[bytes]:
-    unpack = _unpack(file.peek(4)[:4])
-    limit, where = limits.decompressed_bytes, "decompressed"
-    if unpack is _plain:
-        limit, where = limits.file_bytes, "on disk"
+    magic, unpack = file.peek(4)[:4], _plain
+    limit, where = limits.file_bytes, "on disk"
+    if magic.startswith(_GZIP_MAGIC) or _ZSTD_MAGIC.match(magic):
+        unpack = _gzip if magic.startswith(_GZIP_MAGIC) else _zstd
+        limit, where = limits.decompressed_bytes, "decompressed"
     total = 0
     # A reader that stops early must not leave the file to the collector.
     with closing(unpack(file, size)) as unpacked:
@@ -112,12 +110,6 @@ def _bounded(path: Path, file: BufferedReader, limits: ReadLimits, size: int) ->
                     path, f"unfolds more than {limits.ratio}-fold: no trace does, a gzip bomb would"
                 )
             yield piece
-
-
-def _unpack(magic: bytes) -> _Unpack:
-    if magic.startswith(_GZIP_MAGIC):
-        return _gzip
-    return _zstd if _ZSTD_MAGIC.match(magic) else _plain
 
 
 def _plain(file: BufferedReader, size: int) -> Generator[bytes, None, None]:

@@ -53,5 +53,3 @@ def trace_of(
     """What is read from these events, with these fields around them."""
     document = {"distributedInfo": distributed, **top, "traceEvents": list(events)}
     return read_rank(write(folder, document))
-
-

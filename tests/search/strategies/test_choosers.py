@@ -1,5 +1,6 @@
 """Offline strategies are pure, never repeat a launch, and end when everything was tried."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -8,12 +9,14 @@ from hypothesis import strategies as st
 
 from policies.contract import decide
 from policies.space import Space
+from records.errors import StudyError
 from records.study import Constraint, Dimension, SearchSpace
 from records.trial import Config, FailureKind, History, Stage
 from search.strategies.base import attempted, change_words, untried
 from search.strategies.catalog import CHOOSERS, chooser_named
 from search.strategies.proposers import OfflineProposer, as_policy
 from search.strategies.simple import CoordinateChooser, RandomChooser
+from search.strategies.tpe import STARTUP, TpeChooser
 from tests.support.records import ENVIRONMENT, WORKLOAD, failed, study, trial
 
 STUDY = study(
@@ -50,6 +53,12 @@ def decided(proposal, space=SPACE):
     return decide(proposal.policy, WORKLOAD, ENVIRONMENT, space)
 
 
+def of_source(proposal):
+    namespace = {}
+    exec(proposal.policy.source, namespace)
+    return SPACE.check(namespace["generate_config"]({}, {}))
+
+
 def past(*trials):
     """Trials from pairs of knobs and outcome, in this order."""
     return History(
@@ -62,12 +71,6 @@ def past(*trials):
 
 def small(*dimensions, constraints=()):
     return Space(SearchSpace(dimensions=dimensions, constraints=constraints), WORKLOAD, ENVIRONMENT)
-
-
-def chosen(space, history):
-    """What coordinate descent proposes, by the constants in its policy."""
-    proposal = OfflineProposer(CoordinateChooser(space)).propose(STUDY, history)
-    return str(decided(proposal, space))
 
 
 histories = st.lists(
@@ -83,9 +86,7 @@ def test_the_same_history_gives_the_same_new_proposal(name, history):
     assert first == again
     assert first.policy.author == proposer_named(name).name
     assert first.exchange is None
-    namespace = {}
-    exec(first.policy.source, namespace)
-    config = SPACE.check(namespace["generate_config"]({}, {}))
+    config = of_source(first)
     assert config in SPACE.feasible
     assert config not in attempted(history)
     assert history.tried(config) is None
@@ -95,25 +96,14 @@ def test_the_same_history_gives_the_same_new_proposal(name, history):
 def test_every_feasible_configuration_is_proposed_once_and_then_none(name):
     proposer, history, seen = proposer_named(name), History(), []
     while (proposal := proposer.propose(STUDY, history)) is not None:
-        namespace = {}
-        exec(proposal.policy.source, namespace)
-        config = SPACE.check(namespace["generate_config"]({}, {}))
+        config = of_source(proposal)
+        if len(seen) == 1:
+            assert decided(proposal) == config  # also in the sandbox
         seen.append(config)
         outcome = OUT_OF_MEMORY if len(seen) % 3 == 0 else 1.0 / len(seen)
         history = history.append(trial(len(history), outcome, dict(config.values)))
     assert len(seen) == len({*seen}) == len(SPACE.feasible)
     assert {*seen} == {*SPACE.feasible}
-
-
-@pytest.mark.parametrize("name", CHOOSERS)
-def test_a_proposal_runs_in_the_sandbox_and_gives_exactly_its_configuration(name):
-    history = past(({"tp": 1, "pp": 1, "mode": "none"}, 1.0))
-    proposal = proposer_named(name).propose(STUDY, history)
-    config = decided(proposal)
-    assert config in SPACE.feasible
-    assert all(
-        f"{knob!r}: {value!r}" in proposal.policy.source for knob, value in config.values.items()
-    )
 
 
 @pytest.mark.parametrize(
@@ -147,71 +137,54 @@ def test_after_an_infrastructure_failure_the_search_moves_on_but_may_come_back()
     assert history.tried(Config({"n": 1})) is None
 
 
-# Coordinate descent.
-
-SQUARE = small(Dimension(name="a", choices=(1, 2, 3, 4)), Dimension(name="b", choices=(1, 2, 3, 4)))
-
-
-def test_the_first_proposal_without_a_past_is_the_first_feasible_configuration():
-    assert chosen(SQUARE, History()) == "a=1 b=1"
-
-
-def test_a_move_changes_one_knob_around_the_best_by_the_smallest_step():
-    history = past(({"a": 2, "b": 2}, 1.0), ({"a": 4, "b": 4}, 2.0))
-    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
-    assert SQUARE.distance(Config({"a": 2, "b": 2}), config) == (1, 1)
+SQUARE = small(*(Dimension(name=name, choices=(1, 2, 3, 4)) for name in "ab"))
+LINE, PAIR = (
+    small(*(Dimension(name=name, choices=choices) for name in "ab"))
+    for choices in ((1, 2, 3), (1, 2))
+)
+TIED = small(
+    *(Dimension(name=name, choices=(1, 2, 4)) for name in "ab"),
+    constraints=(Constraint(name="product", expression="a * b == 4"),),
+)
 
 
-def test_a_better_trial_becomes_the_centre():
-    history = past(({"a": 1, "b": 1}, 1.0), ({"a": 4, "b": 4}, 0.5))
-    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
-    assert SQUARE.distance(Config({"a": 4, "b": 4}), config) == (1, 1)
+def at(a, b):
+    return {"a": a, "b": b}
 
 
-def test_the_knob_that_was_varied_longest_ago_is_next():
-    history = past(({"a": 2, "b": 2}, 1.0), ({"a": 3, "b": 2}, 2.0))
-    assert chosen(SQUARE, history) == "a=2 b=1"
-    history = past(({"a": 2, "b": 2}, 1.0), ({"a": 2, "b": 3}, 2.0))
-    assert chosen(SQUARE, history) == "a=1 b=2"
+@pytest.mark.parametrize(
+    ("space", "rows", "chosen_among"),
+    [
+        (SQUARE, [], {(1, 1)}),
+        (SQUARE, [(at(2, 2), 1.0), (at(4, 4), 2.0)], {(1, 2), (3, 2), (2, 1), (2, 3)}),
+        (SQUARE, [(at(1, 1), 1.0), (at(4, 4), 0.5)], {(3, 4), (4, 3)}),
+        (SQUARE, [(at(2, 2), 1.0), (at(3, 2), 2.0)], {(2, 1)}),
+        (SQUARE, [(at(2, 2), 1.0), (at(2, 3), 2.0)], {(1, 2)}),
+        # Those beside what ran out of memory come last, but knobs count more.
+        (LINE, [(at(2, 2), 1.0), (at(1, 1), OUT_OF_MEMORY)], {(3, 2), (2, 3)}),
+        (LINE, [(at(2, 2), 1.0), (at(1, 1), failed())], {(1, 2), (2, 1)}),
+        (PAIR, [(at(1, 1), 1.0), (at(2, 1), OUT_OF_MEMORY)], {(1, 2)}),
+        (TIED, [(at(1, 4), 1.0)], {(2, 2)}),
+        (SQUARE, [(at(4, 4), OUT_OF_MEMORY), (None, POLICY_ERROR)], {(3, 4), (4, 3)}),
+    ],
+    ids=[
+        "first",
+        "smallest step",
+        "better centre",
+        "longest ago",
+        "longest ago, other",
+        "memory",
+        "crash",
+        "memory against knobs",
+        "tied knobs",
+        "last decided",
+    ],
+)
+def test_coordinate_descent_moves_to_the_nearest_configuration(space, rows, chosen_among):
+    history = past(*rows)
+    proposal = OfflineProposer(CoordinateChooser(space)).propose(STUDY, history)
 
-
-def test_among_equal_moves_those_beside_what_ran_out_of_memory_come_last():
-    line = small(Dimension(name="a", choices=(1, 2, 3)), Dimension(name="b", choices=(1, 2, 3)))
-    history = past(({"a": 2, "b": 2}, 1.0), ({"a": 1, "b": 1}, OUT_OF_MEMORY))
-    # a=1 b=2 and a=2 b=1 differ from the exhausted point in one knob, the other two do not.
-    assert chosen(line, history) in {"a=3 b=2", "a=2 b=3"}
-    crash = past(({"a": 2, "b": 2}, 1.0), ({"a": 1, "b": 1}, failed()))
-    assert chosen(line, crash) in {"a=1 b=2", "a=2 b=1"}
-
-
-def test_memory_does_not_outweigh_a_single_knob():
-    line = small(Dimension(name="a", choices=(1, 2)), Dimension(name="b", choices=(1, 2)))
-    history = past(({"a": 1, "b": 1}, 1.0), ({"a": 2, "b": 1}, OUT_OF_MEMORY))
-    assert chosen(line, history) == "a=1 b=2"
-
-
-def test_where_constraints_tie_knobs_a_move_changes_both():
-    tied = small(
-        Dimension(name="a", choices=(1, 2, 4)),
-        Dimension(name="b", choices=(1, 2, 4)),
-        constraints=(Constraint(name="product", expression="a * b == 4"),),
-    )
-    assert chosen(tied, past(({"a": 1, "b": 4}, 1.0))) == "a=2 b=2"
-
-
-def test_while_nothing_is_measured_the_last_decided_configuration_is_the_centre():
-    history = past(({"a": 4, "b": 4}, OUT_OF_MEMORY), (None, POLICY_ERROR))
-    config = decided(OfflineProposer(CoordinateChooser(SQUARE)).propose(STUDY, history), SQUARE)
-    assert SQUARE.distance(Config({"a": 4, "b": 4}), config) == (1, 1)
-
-
-def test_a_rationale_says_what_is_changed():
-    line = small(Dimension(name="a", choices=(1, 2)))
-    proposal = OfflineProposer(CoordinateChooser(line)).propose(STUDY, past(({"a": 1}, 1.0)))
-    assert proposal.policy.rationale == "from the best so far, change a 1 to 2"
-
-
-# Random choice.
+    assert tuple(decided(proposal, space).values.values()) in chosen_among
 
 
 def test_another_seed_draws_other_configurations():
@@ -224,14 +197,10 @@ def test_another_seed_draws_other_configurations():
             for n in range(6)
         ]
 
+    why = f"random draw among {len(SPACE.feasible)} untried configurations"
+    assert OfflineProposer(RandomChooser(SPACE)).propose(STUDY, History()).policy.rationale == why
     assert draws(1) == draws(1)
     assert draws(1) != draws(2)
-
-
-def test_a_random_draw_says_what_it_was_drawn_from():
-    proposal = OfflineProposer(RandomChooser(SPACE)).propose(STUDY, History())
-    expected = f"random draw among {len(SPACE.feasible)} untried configurations"
-    assert proposal.policy.rationale == expected
 
 
 def test_a_knob_that_is_not_set_on_one_side_is_called_so():
@@ -250,3 +219,70 @@ def test_what_changes_the_best_so_far_has_its_policy_as_parent():
     assert first.policy.parent is None
     assert later.policy.rationale.startswith("from the best so far")
     assert later.policy.parent == history.best.policy.digest
+
+
+FORTY = small(Dimension(name="n", choices=tuple(range(40))))
+PRODUCT = small(
+    Dimension(name="a", choices=(1, 2, 4, 8, 16)),
+    Dimension(name="b", choices=(1, 2, 4, 8, 16)),
+    Dimension(name="c", choices=("x", "y", "z"), when="a > 2"),
+    Dimension(name="d", choices=(True, False)),
+    constraints=(Constraint(name="product", expression="a * b == 16"),),
+)
+
+
+def searched(space, outcome_of, count, seed=42):
+    """Configurations that a search of so many trials takes, and why."""
+    asked, history, choices = replace(STUDY, random_seed=seed), History(), []
+    for ordinal in range(count):
+        choice = TpeChooser(space).choose(asked, history)
+        choices.append(choice)
+        values = dict(choice.config.values)
+        history = history.append(trial(ordinal, outcome_of(values), values))
+    return choices
+
+
+def test_the_first_trials_are_random_and_say_so():
+    whys = [choice.why for choice in searched(FORTY, lambda v: 1.0 + v["n"], STARTUP + 1)]
+    assert set(whys[:STARTUP]) == {"random draw: the estimator begins after 5 trials"}
+    assert "Parzen" in whys[STARTUP]
+
+
+def test_it_moves_towards_what_is_fast():
+    taken = [c.config["n"] for c in searched(FORTY, lambda v: 1.0 + abs(v["n"] - 30), 20)]
+    assert sum(abs(n - 30) <= 8 for n in taken[10:]) >= 8
+    assert 30 in taken
+
+
+def test_it_keeps_away_from_what_failed():
+    def outcome(values):
+        return OUT_OF_MEMORY if values["n"] < 25 else 40.0 - values["n"]
+
+    taken = [c.config["n"] for c in searched(FORTY, outcome, 20)]
+    assert sum(n >= 25 for n in taken[10:]) >= 8
+
+
+def test_while_everything_failed_it_draws_at_random():
+    choices = searched(FORTY, lambda _: OUT_OF_MEMORY, 8)
+    assert all("random draw" in choice.why for choice in choices)
+    assert len({choice.config for choice in choices}) == 8
+
+
+def test_a_suggestion_that_is_not_feasible_becomes_the_nearest_that_is():
+    choices = searched(PRODUCT, lambda v: 1.0 + v["b"], len(PRODUCT.feasible))
+    assert {choice.config for choice in choices} == {*PRODUCT.feasible}
+    assert "the nearest to what the Parzen estimator suggested" in {c.why for c in choices}
+
+
+def test_the_same_seed_searches_alike_and_another_does_not():
+    def taken(seed):
+        return [c.config for c in searched(PRODUCT, lambda v: 1.0 + v["b"], 9, seed)]
+
+    assert taken(1) == taken(1)
+    assert taken(1) != taken(2)
+
+
+def test_without_optuna_one_line_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(StudyError, match=r"pip install 'cclsearch\[optuna\]'"):
+        TpeChooser(FORTY)

@@ -1,4 +1,6 @@
-"""The numbers behind the offline strategy: calibration, surrogate, chance to run."""
+"""The numbers behind the offline strategy: calibration, surrogate, importance of knobs."""
+
+import random
 
 import numpy as np
 import pytest
@@ -7,9 +9,10 @@ from hypothesis import strategies as st
 
 from policies.space import Space
 from records.study import Dimension, SearchSpace
-from records.trial import Config
+from records.trial import Config, History
 from search.strategies.cost_model import calibrate, estimated_parts
-from search.strategies.surrogate import Distances, fit
+from search.strategies.surrogate import LEAST_CONFIGS, Distances, fit, importance
+from tests.support import records as testing
 from tests.support.records import ENVIRONMENT, WORKLOAD
 
 SPACE = Space(
@@ -93,3 +96,106 @@ def test_an_estimate_that_is_missing_for_one_configuration_is_none():
 
     assert estimated_parts(most, CONFIGS) is None
     assert estimated_parts(lambda _: {"compute": 1.0, "never": 0.0}, CONFIGS).shape == (21, 1)
+
+
+KNOBS = (
+    Dimension(name="strong", choices=(1, 2, 4)),
+    Dimension(name="weak", choices=("a", "b")),
+    Dimension(name="dead", choices=(1, 2, 3)),
+)
+
+
+def space(*knobs):
+    study = testing.study(*(knobs or KNOBS))
+    return Space(study.space, study.workload, study.environment)
+
+
+def history(time_s, count=18):
+    """Trials of every configuration in a mixed order, as long as this says."""
+    configs = [dict(config.values) for config in space().feasible]
+    random.Random(7).shuffle(configs)
+    trials = [testing.trial(n, time_s(config), config) for n, config in enumerate(configs[:count])]
+    return History(tuple(trials))
+
+
+def known_s(config):
+    return 0.1 * config["strong"] * (1.2 if config["weak"] == "b" else 1.0)
+
+
+@pytest.mark.parametrize("count", [9, 12, 18])
+def test_knobs_are_ranked_by_what_they_do(count):
+    found = importance(space(), history(known_s, count), sign=1)
+
+    assert [effect.name for effect in found.effects] == ["strong", "weak", "dead"]
+    assert found.explained > 0.7
+    assert found.config_count == count
+
+
+def test_an_effect_is_as_large_as_it_is():
+    strong, weak, dead = importance(space(), history(known_s), sign=1).effects
+
+    assert strong.ratio == pytest.approx(4, rel=0.1)
+    assert weak.ratio == pytest.approx(1.2, rel=0.03)
+    assert dead.ratio == pytest.approx(1, abs=0.02)
+    assert (strong.best, strong.worst, weak.best) == (1, 4, "a")
+
+
+def test_where_more_is_better_the_best_choice_is_the_largest():
+    measured = history(known_s)
+    more = History(measured.trials, costs={t.ordinal: -t.score.value for t in measured})
+
+    strong = importance(space(), more, sign=-1).effects[0]
+
+    assert (strong.name, strong.best, strong.worst) == ("strong", 4, 1)
+
+
+def test_chance_explains_nothing():
+    chance = random.Random(3)
+
+    found = importance(space(), history(lambda _: chance.uniform(0.1, 0.5)), sign=1)
+
+    assert found.explained < 0.25
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        history(known_s, LEAST_CONFIGS - 1),
+        history(lambda _: 0.5),
+        History(history(known_s).trials, costs={0: -0.1}),
+    ],
+    ids=["too few", "equal", "not above zero"],
+)
+def test_what_has_no_ratios_says_nothing(measured):
+    assert importance(space(), measured, sign=1) is None
+
+
+def test_settings_that_are_no_choices_are_left_out():
+    narrow = space(Dimension(name="strong", choices=(1, 2)), *KNOBS[1:])
+
+    found = importance(narrow, history(known_s), sign=1)
+
+    assert found.config_count == 12
+
+
+def test_a_knob_that_was_never_varied_is_not_told():
+    knobs = (*KNOBS, Dimension(name="fixed", choices=(1, 2), when="strong > 4"))
+
+    found = importance(space(*knobs), history(known_s), sign=1)
+
+    assert "fixed" not in [effect.name for effect in found.effects]
+
+
+def test_many_trials_are_thinned_out():
+    knobs = tuple(Dimension(name=name, choices=tuple(range(1, 9))) for name in ("a", "b", "c"))
+    trials = [
+        testing.trial(
+            n, 0.1 * (1 + n // 64), {"a": 1 + n // 64, "b": 1 + n // 8 % 8, "c": 1 + n % 8}
+        )
+        for n in range(512)
+    ]
+
+    found = importance(space(*knobs), History(tuple(trials)), sign=1)
+
+    assert found.config_count <= 120
+    assert found.effects[0].name == "a"

@@ -386,12 +386,9 @@ class Column(BaseModel):
     defect: str | None
 
 
-class Board(BaseModel):
+class Board(Page[Group]):
     """A page of the groups of a leaderboard, the largest first; `total` of them exist."""
 
-    items: list[Group]
-    total: int
-    offset: int
     columns: list[Column]
     rule: str
     marks: dict[str, str]

@@ -60,16 +60,7 @@ PRINTED = r"^[^\x00-\x1f\x7f-\x9f]*$"
 Text = Annotated[str, Field(min_length=1, max_length=1000)]
 Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Scalar = bool | int | float | Annotated[str, Field(max_length=200)]
-
-
-class WorkloadSizes(BaseModel):
-    """Sizes of the workload that differ from the environment's own study."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    global_batch: Count | None = None
-    sequence_length: Count | None = None
-    output_length: Count | None = None
+Size = Literal["global_batch", "sequence_length", "output_length"]
 
 
 class NewStudy(BaseModel):
@@ -91,7 +82,10 @@ class NewStudy(BaseModel):
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
     seed_policy: Annotated[str, Field(max_length=100)] | None = None
     seed_source: Annotated[str, Field(max_length=100_000)] | None = None
-    workload: WorkloadSizes = Field(default_factory=WorkloadSizes)
+    workload: dict[Size, Count | None] = Field(
+        default_factory=dict,
+        description="Sizes of the workload that differ from the environment's own study.",
+    )
     choices: Annotated[
         dict[Annotated[str, Field(max_length=100)], Annotated[list[Scalar], Field(max_length=100)]],
         Field(max_length=50),
@@ -155,7 +149,7 @@ class Service:
     webhooks: WebhookSender | None = None
     """Reports ended studies, where that is configured."""
     started_s: float = field(default_factory=time.time)
-    _local: threading.local = field(default_factory=threading.local, repr=False)
+    _opened: "_Opened" = field(default_factory=lambda: _Opened(), repr=False)
 
     def __post_init__(self) -> None:
         limits = self.config.limits
@@ -179,18 +173,16 @@ class Service:
     @property
     def records(self) -> Store:
         """The records, opened once per thread."""
-        if not hasattr(self._local, "records"):
-            self._local.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
-        found: Store = self._local.records
-        return found
+        if self._opened.records is None:
+            self._opened.records = Store(self.store, wait_s=WRITE_WAIT_S, most_parsed=MOST_PARSED)
+        return self._opened.records
 
     @property
     def table(self) -> RunTable:
         """The queue, opened once per thread."""
-        if not hasattr(self._local, "table"):
-            self._local.table = RunTable(table_path(self.store))
-        found: RunTable = self._local.table
-        return found
+        if self._opened.table is None:
+            self._opened.table = RunTable(table_path(self.store))
+        return self._opened.table
 
     def study(self, study_id: str) -> StudyRow:
         """Return the study with exactly this id; raise `MissingError`."""
@@ -204,13 +196,8 @@ class Service:
 
     def status(self, row: StudyRow) -> str:
         """Return the status of a study, from the queue while it is there, else as recorded."""
-        return self.status_of(self.table.find(row.id), row)
-
-    def status_of(self, submitted: Submitted | None, row: StudyRow) -> str:
-        """Return the same for a known row of the queue."""
-        return status_from(
-            None if submitted is None else submitted.state, status(row, self.records)
-        )
+        submitted, recorded = self.table.find(row.id), status(row, self.records)
+        return status_from(None if submitted is None else submitted.state, recorded)
 
     def events(self, study_id: str) -> Path:
         """Return the file of a study's events."""
@@ -234,8 +221,14 @@ class Service:
                     raise ConflictError("this idempotency key was used for another request")
                 return earlier[1]
             self._require_room()
-            study = scrubbed_study(self._asked(asked), scrubber())
-            study_id, offered = new_study_id(), self.config.environment[asked.environment]
+            offered = self.config.environment.get(asked.environment)
+            if offered is None:
+                known = ", ".join(sorted(self.config.environment))
+                words = f"environment {asked.environment!r} is not offered; known are {known}"
+                raise RefusedError({"environment": words})
+            base, policies = offered_study(offered, self.folder), self.store / "service/policies"
+            study = scrubbed_study(study_of(asked, base, self.config, policies), scrubber())
+            study_id = new_study_id()
             submitted = Submitted(
                 study_id=study_id,
                 environment=asked.environment,
@@ -266,15 +259,6 @@ class Service:
     def _require_room(self) -> None:
         if len(self.table.under_way()) >= self.config.limits.queued_studies:
             raise TooManyError("the queue is full; wait for a study to end, or cancel one")
-
-    def _asked(self, asked: NewStudy) -> Study:
-        offered = self.config.environment.get(asked.environment)
-        if offered is None:
-            known = ", ".join(sorted(self.config.environment))
-            words = f"environment {asked.environment!r} is not offered; known are {known}"
-            raise RefusedError({"environment": words})
-        base = offered_study(offered, self.folder)
-        return study_of(asked, base, self.config, self.store / "service" / "policies")
 
     def cancel(self, study_id: str, caller: Caller) -> Submitted:
         """Cancel a study that is queued or runs; what it measured stays.
@@ -333,6 +317,13 @@ class Service:
                 "admins may cancel or resume it"
             )
         return submitted
+
+
+class _Opened(threading.local):
+    """What one thread has opened."""
+
+    records: Store | None = None
+    table: RunTable | None = None
 
 
 def status_from(state: State | None, recorded: str) -> str:
@@ -418,11 +409,10 @@ def faults_in(asked: NewStudy, base: Study, most: Limits) -> dict[str, str]:
 
 
 def _with_work(asked: NewStudy, base: Study) -> Study:
-    return replace(
-        base,
-        workload=replace(base.workload, **asked.workload.model_dump(exclude_none=True)),
-        parallel=asked.parallel or base.parallel,
-    )
+    sizes = asked.model_dump(include={"workload"})["workload"]
+    given = {size: count for size, count in sizes.items() if count is not None}
+    workload = replace(base.workload, **given)
+    return replace(base, workload=workload, parallel=asked.parallel or base.parallel)
 
 
 def _narrowed(asked: NewStudy, base: Study) -> None:

@@ -139,7 +139,7 @@ def events(
 def study_short(row: StudyRow, service: Service) -> StudyShort:
     """Return a study as it is in a list, computed again where it has changed."""
     submitted = service.table.find(row.id)
-    status = service.status_of(submitted, row)
+    status = service.status(row)
     version = service.records.stamp(row.id), submitted, status
     return service.shorts.get(row.id, version, lambda: _short(row, submitted, status, service))
 

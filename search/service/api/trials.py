@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from fastapi import APIRouter, Header, HTTPException, Path, Query, Response
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
 
 from records.codec import to_json
 from records.errors import StudyError, shown
@@ -129,51 +130,60 @@ def file(
     return response.holding(service.downloads, caller.name)
 
 
-@trials_router.get("/studies/{study_id}/trials")
-def trials(
-    study_id: str,
-    service: TheService,
-    _caller: Reader,
-    limit: Limit = 100,
-    offset: Offset = 0,
+class TrialListQuery(BaseModel):
+    """Which trials of a study, in which order, and which page of them."""
+
     sort: Annotated[
         str,
-        Query(
+        Field(
             max_length=120,
             pattern=r"^(ordinal|score|author|status|kind|started_at|config\.[^\"]+|metric\..+)$",
             description="ordinal, score, author, status, kind, started_at, config.KNOB or "
             "metric.NAME",
         ),
-    ] = "ordinal",
-    order: Literal["up", "down"] = "up",
-    status: Literal["measured", "failed"] | None = None,
-    kind: FailureKind | None = None,
-    author: Annotated[str | None, Query(max_length=100)] = None,
+    ] = "ordinal"
+    order: Literal["up", "down"] = "up"
+    status: Literal["measured", "failed"] | None = None
+    kind: FailureKind | None = None
+    author: Annotated[str, Field(max_length=100)] | None = None
     text: Annotated[
-        str | None, Query(max_length=200, description="In the configuration or the message.")
-    ] = None,
+        str | None, Field(max_length=200, description="In the configuration or the message.")
+    ] = None
+    limit: Annotated[int, Field(ge=1, le=500, description="Most items of the page.")] = 100
+    offset: Annotated[int, Field(ge=0, le=10**9, description="Items before the page.")] = 0
+
+    def to_store(self, row: StudyRow, records: Store) -> TrialQuery:
+        """Return the query to the store; a sort by score uses the results over all launches."""
+        return TrialQuery(
+            sort=self.sort,
+            descending=self.order == "down",
+            status=self.status,
+            kind=self.kind,
+            author=self.author,
+            text=self.text,
+            limit=self.limit,
+            offset=self.offset,
+            costs=repeat_costs(row, records) if self.sort == "score" else {},
+        )
+
+
+@trials_router.get("/studies/{study_id}/trials")
+def trials(
+    study_id: str,
+    service: TheService,
+    _caller: Reader,
+    asked: Annotated[TrialListQuery, Query()],
 ) -> Page[TrialShort]:
     """Trials of a study; those without the value that they are sorted by come last."""
     row = service.study(study_id)
-    query = TrialQuery(
-        sort=sort,
-        descending=order == "down",
-        status=status,
-        kind=kind,
-        author=author,
-        text=text,
-        limit=limit,
-        offset=offset,
-        costs=repeat_costs(row, service.records) if sort == "score" else {},
-    )
-    found, total = service.records.trial_page(row.id, query)
+    found, total = service.records.trial_page(row.id, asked.to_store(row, service.records))
     again = repeat_spreads(row, service.records)
     disturbed = disturbed_trials(found, row, service.records)
     items = [
         trial_short(trial, spread_of_trial(trial, again), disturbed.get(trial.ordinal))
         for trial in found
     ]
-    return Page(items=items, total=total, offset=offset)
+    return Page(items=items, total=total, offset=asked.offset)
 
 
 @trials_router.get("/studies/{study_id}/trials/{ordinal}")

@@ -3,21 +3,21 @@
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Response
-from pydantic import BaseModel, Field
+from pydantic import Field, model_validator
 
 from records.errors import StudyError
-from records.store.queries import KNOB, METRIC, TrialQuery
+from records.store.queries import KNOB, METRIC
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, choices_of
-from records.trial import FailureKind, Measured, MetricValue, Trial
+from records.trial import Measured, MetricValue, Trial
 from search.report.analysis import shown_metrics
-from search.report.explored import are_too_many, repeat_costs, repeat_spreads, spread_of_trial
-from search.service.api.trials import attachment
+from search.report.explored import are_too_many, repeat_spreads, spread_of_trial
+from search.service.api.trials import TrialListQuery, attachment
 from search.service.data import disturbed_trials
 from search.service.pages.base import OneStudy
 from search.transfer.tables import StudyExport, trial_documents, write_csv
@@ -41,23 +41,20 @@ class Column:
     is_shown: bool
 
 
-class TrialTableQuery(BaseModel):
-    """Filters, order, columns and page of a table of trials; a form sends empty fields.
+class TrialTableQuery(TrialListQuery):
+    """The same with the columns of a table; a form sends empty fields.
 
     `columns` are `config.KNOB` and `metric.NAME`; without any the page chooses.
     """
 
-    sort: Annotated[str, Field(max_length=120)] = "ordinal"
-    order: Literal["up", "down"] = "up"
-    status: Literal["", "measured", "failed"] = ""
-    kind: FailureKind | Literal[""] = ""
-    author: Annotated[str, Field(max_length=100)] = ""
-    text: Annotated[str, Field(max_length=200)] = ""
     columns: Annotated[list[Annotated[str, Field(max_length=120)]], Field(max_length=200)] = Field(
         default_factory=list
     )
-    limit: Annotated[int, Field(ge=1, le=500)] = 100
-    offset: Annotated[int, Field(ge=0, le=10**9)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, given: dict[str, object]) -> dict[str, object]:
+        return {name: value for name, value in given.items() if value != ""}
 
     @property
     def is_filtered(self) -> bool:
@@ -94,7 +91,7 @@ Asked = Annotated[TrialTableQuery, Query()]
 def trials(at: OneStudy, asked: Asked) -> Response:
     """Show the trials of a study, filtered, sorted and paged by the address."""
     row, records, best = at.row, at.records, at.best()
-    found, total = records.trial_page(row.id, _query(row, asked, records))
+    found, total = records.trial_page(row.id, asked.to_store(row, records))
     return at.page(
         "trials.html",
         "trials",
@@ -111,7 +108,7 @@ def trials(at: OneStudy, asked: Asked) -> Response:
 def trials_as_csv(at: OneStudy, asked: Asked) -> Response:
     """Send the first rows of the same for a spreadsheet, with every column of an export."""
     row, records = at.row, at.records
-    query = replace(_query(row, asked, records), limit=CSV_ROWS, offset=0)
+    query = replace(asked.to_store(row, records), limit=CSV_ROWS, offset=0)
     found, _ = records.trial_page(row.id, query)
     metrics = {
         trial.ordinal: records.metric_values(row.id, trial.ordinal).get(trial.ordinal, ())
@@ -125,21 +122,6 @@ def trials_as_csv(at: OneStudy, asked: Asked) -> Response:
         media_type="text/csv; charset=utf-8",
         headers={"content-disposition": attachment(f"{row.id}-trials.csv")},
     )
-
-
-def _query(row: StudyRow, asked: TrialTableQuery, records: Store) -> TrialQuery:
-    """Return the query to the store; a sort by score uses the results over all launches."""
-    query = TrialQuery(
-        sort=asked.sort,
-        descending=asked.order == "down",
-        status=asked.status or None,
-        kind=asked.kind or None,
-        author=asked.author or None,
-        text=asked.text or None,
-        limit=asked.limit,
-        offset=asked.offset,
-    )
-    return replace(query, costs=repeat_costs(row, records)) if query.sort == "score" else query
 
 
 def _trial_table(

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from policies.space import Space
 from records.errors import EnvironmentFault, StudyError
@@ -14,10 +13,6 @@ from records.scrub import expanded
 from records.study import Environment
 from records.trial import Config, Failed, FailureKind, Policy, Stage
 from records.workload import Workload
-
-if TYPE_CHECKING:
-    from policies.sandbox import Refusal
-
 
 MAX_FAULTS = 5
 
@@ -48,18 +43,16 @@ def decide(
     except SandboxUnavailable as error:
         raise EnvironmentFault(str(error)) from error
     if isinstance(answer, Refusal):
-        return Failed(stage=Stage.DECIDE, kind=FailureKind.POLICY_ERROR, message=_located(answer))
+        message = answer.message
+        if answer.line is not None and not message.startswith("line "):
+            message = f"line {answer.line}: {message}"
+        return Failed(stage=Stage.DECIDE, kind=FailureKind.POLICY_ERROR, message=message)
     config = space.check(answer)
     if isinstance(config, Config):
         return config
     return Failed(
         stage=Stage.CHECK, kind=FailureKind.INVALID_CONFIG, message="; ".join(config[:MAX_FAULTS])
     )
-
-
-def _located(refusal: "Refusal") -> str:
-    at = f"line {refusal.line}: " if refusal.line is not None else ""
-    return refusal.message if refusal.message.startswith("line ") else at + refusal.message
 
 
 FIRST = "first"

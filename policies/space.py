@@ -257,7 +257,12 @@ class Space:
         if faults:
             return faults
         config = self._live(values)
-        missing = tuple(_missing(knob) for knob in self.knobs if self._is_missed(knob, config))
+        names = self._names(config.values)
+        missing = tuple(
+            _missing(knob)
+            for knob in self.knobs
+            if knob.name not in config.values and acts(knob, names)
+        )
         return missing or self.violations(config) or config
 
     def violations(self, config: Config) -> tuple[str, ...]:
@@ -375,9 +380,6 @@ class Space:
                 del live[name]
         return Config(live)
 
-    def _is_missed(self, knob: Knob, config: Config) -> bool:
-        return knob.name not in config.values and acts(knob, self._names(config.values))
-
     def _names(self, values: Mapping[str, Value]) -> dict[str, Operand | None]:
         return {**self._facts, **self._defaults, **values}
 
@@ -419,9 +421,6 @@ class Space:
                     raise StudyError(f"[space] {where}: {_unknown(name, known)}")
                 if name in self._facts and self._facts[name] is None:
                     raise StudyError(f"[space] {where} needs {name}, which the study does not give")
-        self._check_conditions()
-
-    def _check_conditions(self) -> None:
         for knob in self.knobs:
             if knob.when and (late := knob.when.names & self._derived.keys()):
                 raise StudyError(

@@ -97,7 +97,7 @@ class Scrubber:
     def _without_tokens(self, text: str) -> str:
         text = self._without_values(text)
         for pattern in _TOKENS:
-            text = pattern.sub(_instead, text)
+            text = pattern.sub(lambda found: f"{found.groupdict().get('kept') or ''}{MARK}", text)
         return text
 
     def _without_values(self, text: str) -> str:
@@ -144,7 +144,3 @@ def _until_same(change: Callable[[str], str], text: str) -> str:
     while (changed := change(text)) != text:
         text = changed
     return text
-
-
-def _instead(found: re.Match[str]) -> str:
-    return f"{found.groupdict().get('kept') or ''}{MARK}"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from evaluator.recipes.command import TRACE_FOLDER
 from evaluator.traces.errors import TraceError
 from records.errors import StoreError, StudyError, shown
-from records.store.artifacts import Artifacts, FileReference, FileRemoval, StoredFile
+from records.store.artifacts import Artifacts, FileReference, StoredFile
 from records.store.store import Store
 from records.study import Study
 from records.trial import Artifact
@@ -46,13 +46,8 @@ def absence(study_id: str, digest: str, records: Store) -> str | None:
         return None
     removal = records.citations.removal(study_id, digest)
     if removal is not None:
-        return removal_words(removal)
+        return f"was removed by gc on {removal.removed_at[:10]} ({removal.rule})"
     return f"is missing from {records.root / 'artifacts'}; restore it from a copy of the store"
-
-
-def removal_words(removal: FileRemoval) -> str:
-    """When and by which rule a file was removed."""
-    return f"was removed by gc on {removal.removed_at[:10]} ({removal.rule})"
 
 
 def require_files(

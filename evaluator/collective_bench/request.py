@@ -225,7 +225,7 @@ def read_plan(
     try:
         asked = TypeAdapter(BenchOptions).validate_python(options)
     except ValidationError as error:
-        return tuple(_unreadable(each) for each in error.errors(include_url=False))
+        return tuple(map(_unreadable, error.errors(include_url=False)))
     gpu_count, started_ranks = here.gpu_count, here.started_ranks
     device = asked.device or (DeviceKind.CUDA if gpu_count else DeviceKind.CPU)
     most = gpu_count if device is DeviceKind.CUDA else None

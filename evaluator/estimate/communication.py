@@ -74,7 +74,12 @@ def tensor_traffic(share: Share) -> Traffic:
     forwards = 1 + recomputations(share)
     around = one * (2 * share.layer_count * (forwards + 1))
     edges = one * ((share.place == 0) + share.gives_loss)
-    return around + edges + (_loss_traffic(share) if share.gives_loss else Traffic())
+    if not share.gives_loss:
+        return around + edges
+    if config.loss_parallel:
+        return around + edges + all_reduce(4 * share.tokens, config.tp) * LOSS_REDUCTIONS
+    logits = share.number_bytes * share.tokens * work.vocab_size
+    return around + edges + gather_or_scatter(logits, config.tp)
 
 
 def context_traffic(share: Share) -> Traffic:
@@ -181,13 +186,6 @@ def _joined(share: Share, hidden_bytes: float) -> Traffic:
     if share.config.sequence_parallel:
         return gather_or_scatter(hidden_bytes, tp) * 2
     return all_reduce(hidden_bytes, tp)
-
-
-def _loss_traffic(share: Share) -> Traffic:
-    config = share.config
-    if config.loss_parallel:
-        return all_reduce(4 * share.tokens, config.tp) * LOSS_REDUCTIONS
-    return gather_or_scatter(share.number_bytes * share.tokens * share.work.vocab_size, config.tp)
 
 
 def _compressed(share: Share) -> float:

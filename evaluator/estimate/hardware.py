@@ -228,8 +228,10 @@ def machine_of(
     cores = core_count(environment) or neighbours * threads_per_rank
     on_cpu = device == "cpu"
     threads = max(1.0, min(threads_per_rank, cores / neighbours))
+    known = accelerator(environment.accelerator)
+    peak = peak_flops_per_s(known, precision) if known else None
     return Machine(
-        flops_per_s=CPU_FLOPS_PER_S * threads if on_cpu else _flops_per_s(environment, precision),
+        flops_per_s=CPU_FLOPS_PER_S * threads if on_cpu else REACHED * (peak or CUDA_FLOPS_PER_S),
         memory_bytes_per_s=MEMORY_BYTES_PER_S[device],
         dispatch_s=DISPATCH_S,
         call_s=CALL_S[device],
@@ -239,12 +241,6 @@ def machine_of(
         crowding=max(1.0, neighbours / cores) if on_cpu else 1.0,
         joins_tensors=not on_cpu,
     )
-
-
-def _flops_per_s(environment: Environment, precision: str) -> float:
-    known = accelerator(environment.accelerator)
-    peak = peak_flops_per_s(known, precision) if known else None
-    return REACHED * (peak or CUDA_FLOPS_PER_S)
 
 
 def _link(stated: Link | None, bandwidth_bytes_per_s: float, latency_s: float) -> Link:

@@ -89,25 +89,15 @@ def layer_whole(work: Workload, layer: int, config: Config, device: DeviceKind) 
     Inputs of the two norms, their outputs gathered for the sliced matrices, rotated queries and
     keys, values, what attention gives, and the feed-forward layer's inner results.
     """
-    hidden = work.hidden_size
     norms = 2 * NORM_KEPT[device] * _input(work, config)
-    gathered = 2 * hidden
+    gathered = 2 * work.hidden_size
     queries = 2 * work.attention_width
-    attention = (queries + 2 * kv_size(work) * _key_copies(config)) / config.tp
-    return norms + gathered + attention + _scores(work, config) + _inner(work, layer, config)
-
-
-def layer_flow(work: Workload, layer: int, config: Config) -> float:
-    """Numbers per token of the gradients that exist together in one layer's backward pass."""
-    inner = work.ffn_size
-    if has_experts(work, layer):
-        inner = work.experts_per_token * work.expert_ffn_size
-    return 2 * work.hidden_size + 3 * inner / config.tp
-
-
-def head_kept(work: Workload, config: Config, device: DeviceKind) -> float:
-    """Numbers kept per token from the last norm and the head's own input."""
-    return NORM_KEPT[device] * _input(work, config) + work.hidden_size
+    gathers_keys = config.cp > 1 and config.context_method is ContextMethod.ALL_GATHER
+    keys = 2 * kv_size(work) * (config.cp if gathers_keys else 1)
+    weights = work.head_count * work.sequence_length  # which only the unfused kernel keeps
+    scores = weights if config.attention_backend is AttentionBackend.MATH else 0
+    attention = (queries + keys + scores) / config.tp
+    return norms + gathered + attention + _inner(work, layer, config)
 
 
 def decoder_of(
@@ -169,19 +159,6 @@ def _selected(work: Workload, layer: int, config: Config) -> float:
         shared = work.shared_expert_count * work.expert_ffn_size
         return products + 2 * shared / config.tp
     return products + 2 * work.ffn_size / config.tp
-
-
-def _key_copies(config: Config) -> int:
-    """How many ranks' parts of the keys and values are kept together."""
-    gathers = config.cp > 1 and config.context_method is ContextMethod.ALL_GATHER
-    return config.cp if gathers else 1
-
-
-def _scores(work: Workload, config: Config) -> float:
-    """Attention weights, which only the unfused kernel keeps."""
-    if config.attention_backend is not AttentionBackend.MATH:
-        return 0
-    return work.head_count / config.tp * work.sequence_length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,15 +286,12 @@ def _stage(work: Workload, config: Config, number: int) -> StageShare:
     for layer in layers:
         whole += layer_weights(work, layer)
         own += layer_weights(work, layer, tp=config.tp, ep=config.ep)
-    return StageShare(layers=layers, whole=whole.total, held=_held(own, config))
-
-
-def _held(own: Weights, config: Config) -> float:
-    """What is left of a rank's weights once they are sharded; experts over fewer ranks."""
-    if config.dp_shard == 1:
-        return own.total
-    shards = config.dp_shard * config.cp
-    return own.plain / shards + own.routed / (shards / config.ep)
+    shards, expert_shards = 1, 1.0
+    if config.dp_shard > 1:  # experts over fewer ranks
+        shards = config.dp_shard * config.cp
+        expert_shards = shards / config.ep
+    held = own.plain / shards + own.routed / expert_shards
+    return StageShare(layers=layers, whole=whole.total, held=held)
 
 
 FP32_BYTES = 4
@@ -458,8 +432,8 @@ def _kept_per_token(share: Share, device: DeviceKind) -> float:
         / stage_count
         * chunks
     )
-    if share.gives_loss:
-        kept += head_kept(work, config, device)
+    if share.gives_loss:  # what the last norm and the head keep
+        kept += NORM_KEPT[device] * _input(work, config) + work.hidden_size
     return kept
 
 
@@ -467,10 +441,14 @@ def _flow_per_token(share: Share, device: DeviceKind) -> float:
     """Numbers of one layer on its way back: its gradients, and what it had to compute again."""
     work, config = share.work, share.config
     again = config.activation_checkpointing is not Checkpointing.NONE
-    return max(
-        layer_flow(work, layer, config) + (layer_whole(work, layer, config, device) if again else 0)
-        for layer in share.layers
-    )
+    flows = []
+    for layer in share.layers:
+        inner = work.ffn_size
+        if has_experts(work, layer):
+            inner = work.experts_per_token * work.expert_ffn_size
+        whole = layer_whole(work, layer, config, device) if again else 0
+        flows.append(2 * work.hidden_size + 3 * inner / config.tp + whole)
+    return max(flows)
 
 
 def _loss_bytes_per_token(share: Share) -> float:

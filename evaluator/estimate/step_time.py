@@ -141,20 +141,15 @@ def _idle_micro_batches(config: Config, machine: Machine) -> float:
 
 
 def _updating(places: Sequence[Share], machine: Machine) -> float:
-    seconds = [
-        share.held * share.number_bytes * UPDATE_TOUCHES / machine.memory_bytes_per_s
-        + _update_operators(share, machine) * machine.dispatch_s
-        for share in places
-    ]
-    return machine.together(seconds)
-
-
-def _update_operators(share: Share, machine: Machine) -> int:
-    tensors = LAYER_TENSORS * share.layer_count
-    loop = share.config.optimizer_loop
+    loop = places[0].config.optimizer_loop
     steps = 1 if loop is OptimizerLoop.FUSED else UPDATE_OPERATORS
-    at_once = loop is not OptimizerLoop.FOR_LOOP and machine.joins_tensors
-    return steps * (1 if at_once else tensors)
+    joins = loop is not OptimizerLoop.FOR_LOOP and machine.joins_tensors
+    seconds = []
+    for share in places:
+        touched_bytes = share.held * share.number_bytes * UPDATE_TOUCHES
+        started = steps * (1 if joins else LAYER_TENSORS * share.layer_count)
+        seconds.append(touched_bytes / machine.memory_bytes_per_s + started * machine.dispatch_s)
+    return machine.together(seconds)
 
 
 GATHERS = 2  # the vectors of tokens, and the logits
@@ -263,9 +258,10 @@ def estimate_script(
 def _as_builtin(
     asked: Asked, settings: Mapping[str, Value], rank_count: int
 ) -> tuple[Workload, Config] | None:
-    work = _decoder(asked)
+    model = model_named(asked.model) if asked.model else None
+    work = decoder_of(asked, model.sizes if model else None)
     config = _config({name.lower(): value for name, value in settings.items()}, rank_count)
-    if work is None or config is None:
+    if isinstance(work, tuple) or config is None or asked.phase == "communication":
         return None
     sequences = work.global_batch // config.dp
     too_many_stages = config.stage_count > work.layer_count
@@ -273,13 +269,6 @@ def _as_builtin(
         return None
     # One that is larger than what a replica gets, or not given, is all that it gets.
     return work, replace(config, micro_batch=min(config.micro_batch or sequences, sequences))
-
-
-def _decoder(asked: Asked) -> Workload | None:
-    """The model's sizes, from the workload or by its name; None where one is missing."""
-    model = model_named(asked.model) if asked.model else None
-    work = decoder_of(asked, model.sizes if model else None)
-    return None if isinstance(work, tuple) or asked.phase == "communication" else work
 
 
 def _config(settings: Mapping[str, Value], rank_count: int) -> Config | None:

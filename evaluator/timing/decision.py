@@ -10,7 +10,7 @@ store must not load scipy.
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -271,15 +271,15 @@ def _interval(
         # A pair that is noisier than the rest must not be judged by their lower noise.
         sd = max(sd, math.sqrt(squares / freedom))
     mean = float(logs.mean())
-    half, narrow = (
-        sd * _boundary(count, alpha, freedom, rule) for alpha in (rule.alpha, 2 * rule.alpha)
-    )
+    half, narrow = (sd * each for each in _boundaries(count, freedom, rule))
     return _Interval(mean=mean, half=half, narrow=narrow, sd=sd, freedom=freedom)
 
 
-def _boundary(count: int, alpha: float, freedom: int, rule: DecisionRule) -> float:
-    """Half width of the interval of a mean, in standard deviations of one round."""
-    return student_quantile(1 - _level(count, alpha, rule) / 2, freedom) / math.sqrt(count)
+def _boundaries(count: int, freedom: int, rule: DecisionRule) -> Iterator[float]:
+    """Half widths of both intervals of a mean, in standard deviations of one round."""
+    for alpha in (rule.alpha, 2 * rule.alpha):
+        level = 1 - _level(count, alpha, rule) / 2
+        yield student_quantile(level, freedom) / math.sqrt(count)
 
 
 def _level(count: int, alpha: float, rule: DecisionRule) -> float:
@@ -310,11 +310,8 @@ def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:
     error = interval.sd / math.sqrt(count)
     outside = abs(interval.mean) + error - rule.band
     inside = rule.band - max(abs(interval.mean) - error, 0.0)
-    last, freedom = rule.max_rounds, interval.freedom + rule.max_rounds - count
-    half, narrow = (
-        interval.sd * _boundary(last, alpha, freedom, rule)
-        for alpha in (rule.alpha, 2 * rule.alpha)
-    )
+    freedom = interval.freedom + rule.max_rounds - count
+    half, narrow = (interval.sd * each for each in _boundaries(rule.max_rounds, freedom, rule))
     return half > outside and narrow > inside
 
 
@@ -625,19 +622,15 @@ def student_tail(value: float, freedom: float) -> float:
 
 def _quantile_of_tail(tail: float, freedom: float) -> float:
     """Solve for the value; the tail is convex, so Newton's steps rise to it and never pass it."""
-    value = 0.0
+    value, scale = 0.0, math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
     for _ in range(_MOST_STEPS):
-        step = (student_tail(value, freedom) - tail) / _density(value, freedom)
+        falling = (freedom + 1) / 2 * math.log1p(value * value / freedom)
+        density = math.exp(scale - falling) / math.sqrt(freedom * math.pi)
+        step = (student_tail(value, freedom) - tail) / density
         value += step
         if step <= _SETTLED * value:
             break
     return value
-
-
-def _density(value: float, freedom: float) -> float:
-    scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)
-    falling = (freedom + 1) / 2 * math.log1p(value * value / freedom)
-    return math.exp(scale - falling) / math.sqrt(freedom * math.pi)
 
 
 def _beta_share(below: float, above: float, freedom: float) -> float:

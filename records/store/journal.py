@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, ClassVar, TypeAlias, get_args
+from typing import ClassVar, TypeAlias, get_args
 from zlib import crc32
 
 from records.codec import from_json, utc_now
@@ -310,7 +310,8 @@ def read_journal(path: Path, start: JournalPosition) -> Iterator[JournalLine | D
             start_byte = file.tell() - len(raw)
             found = _parsed(raw, number, follows_damage=follows_damage)
             if isinstance(found, str):
-                _skip_rest(raw, file)
+                while raw and not raw.endswith(b"\n"):  # the rest of a line that is too long
+                    raw = file.readline(LONGEST_LINE_BYTES)
                 follows_damage = True
                 is_torn = found in _TORN and not file.peek(1)
                 yield DamagedLine(line=at_line, start_byte=start_byte, why=found, is_torn=is_torn)
@@ -339,11 +340,6 @@ def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, str, s
         return number, kind, text
     except (ValueError, KeyError, TypeError) as error:
         return f"it is not an entry: {error}"
-
-
-def _skip_rest(raw: bytes, file: BinaryIO) -> None:
-    while raw and not raw.endswith(b"\n"):
-        raw = file.readline(LONGEST_LINE_BYTES)
 
 
 def _make_folder(folder: Path) -> None:

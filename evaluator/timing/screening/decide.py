@@ -175,7 +175,9 @@ class _Pair:
             return None
         least = min(abs(bound) for bound in change_between(*intervals).relative)
         apart = f"the times lie {_percent(least)} apart"
-        if not confirmation and not any(map(_has_clock, (self.reference, self.candidate))):
+        sides = (self.reference, self.candidate)
+        has_clock = any(each.clock_hz is not None or raw_clocks(each) is not None for each in sides)
+        if not confirmation and not has_clock:
             message = f"{apart}; no clock rate was recorded that could confirm it"
             return Judgement(verdict=verdict, reason=Reason.CLEAR_GAP_UNCONFIRMED, message=message)
         samples = self._raw(raw_cycles)
@@ -322,10 +324,6 @@ class _Pair:
         if first is None or second is None:
             return Reason.INVALID_CLOCK_RATE
         return first, second
-
-
-def _has_clock(side: TimeSummary) -> bool:
-    return side.clock_hz is not None or raw_clocks(side) is not None
 
 
 def _without_centre(sides: Estimates, pair: _Pair) -> Judgement | None:

@@ -11,12 +11,9 @@ CclsearchError
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pydantic import ConfigDict
+from typing import ClassVar
 
 SHOWN_CHARS = 100
 
@@ -83,4 +80,11 @@ def above_zero(section: str, **values: float | None) -> None:
             raise StudyError(f"[{section}] {name} is {value}; it must be finite and above 0")
 
 
-STRICT: "ConfigDict" = {"extra": "forbid", "allow_inf_nan": False}
+class Strict:
+    """Base of values that people and files spell out: no other key, and no infinite number."""
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[Mapping[str, object]] = {
+        "extra": "forbid",
+        "allow_inf_nan": False,
+    }

@@ -11,16 +11,14 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from records.errors import STRICT, StudyError, above_zero, at_least, at_most
+from records.errors import Strict, StudyError, above_zero, at_least, at_most
 from records.llm_exchange import TokenUsage
 from records.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Price:
+class Price(Strict):
     """USD per million tokens; where nothing is said of a cache, its tokens cost what input does."""
-
-    __pydantic_config__ = STRICT
 
     input: float
     output: float
@@ -78,10 +76,8 @@ MEASURE = "measure"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class Link(Strict):
     """One kind of connection between accelerators."""
-
-    __pydantic_config__ = STRICT
 
     bandwidth_bytes_per_s: float
     latency_s: float | None = None
@@ -92,10 +88,8 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Strict):
     """The machine a study may use; `world_size` is the number of ranks it can hold."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     device: Literal["cpu", "cuda", "tpu"]
@@ -116,10 +110,8 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Range:
+class Range(Strict):
     """Evenly spaced (`step`) or doubling values from `low` to `high`, both included."""
-
-    __pydantic_config__ = STRICT
 
     low: int | float
     high: int | float
@@ -128,10 +120,8 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dimension:
+class Dimension(Strict):
     """One knob: its choices or range, and the condition under which it has an effect."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     choices: tuple[Value, ...] | None = None
@@ -146,10 +136,8 @@ class Dimension:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constraint:
+class Constraint(Strict):
     """A named predicate over knobs, workload and environment that a configuration must satisfy."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     expression: str
@@ -157,14 +145,12 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchSpace:
+class SearchSpace(Strict):
     """The knobs and the rules between them.
 
     `defaults` are values of knobs that a configuration may leave out, because they are not searched
     or have no effect; rules may name them.
     """
-
-    __pydantic_config__ = STRICT
 
     dimensions: tuple[Dimension, ...]
     constraints: tuple[Constraint, ...] = ()
@@ -172,25 +158,21 @@ class SearchSpace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objective:
+class Objective(Strict):
     """A metric name or an expression over metrics; without a direction the metrics' own holds."""
-
-    __pydantic_config__ = STRICT
 
     expression: str
     direction: Literal["minimize", "maximize"] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
+class Budget(Strict):
     """When to stop; `trials` counts launches that ended by the configuration's own doing.
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
     may be four for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
     asked: beyond them the search continues without it.
     """
-
-    __pydantic_config__ = STRICT
 
     trials: int = 15
     launches: int | None = None
@@ -214,7 +196,7 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
+class Measure(Strict):
     """How one launch is sampled, and how launches are repeated until the sides differ clearly.
 
     A launch times `timed_steps`, then more, at most `max_timed_steps`, until the 95 % interval of
@@ -223,8 +205,6 @@ class Measure:
     fit on the machine together, `together` lets their steps take turns. A difference below `margin`
     is none in practice; `alpha` is how often a claim may be wrong.
     """
-
-    __pydantic_config__ = STRICT
 
     warmup_steps: int = 2
     timed_steps: int = 5
@@ -261,10 +241,8 @@ class Measure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Strict):
     """Which recipe turns a configuration into a job, and what a rank may use."""
-
-    __pydantic_config__ = STRICT
 
     recipe: str = "builtin"
     launcher: str = "local"
@@ -278,7 +256,7 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Strict):
     """How the `command` recipe starts a script of the user's, and with which variables.
 
     `export` renames the variables of knobs, which are the knobs in upper case; `booleans` is how
@@ -287,8 +265,6 @@ class Command:
     group is named after the unit, as in `step took (?P<ms>[0-9.]+)`.
     `file_digests` are the SHA-256 of the files in `run`, by path, as the study was given them.
     """
-
-    __pydantic_config__ = STRICT
 
     run: tuple[str, ...]
     trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
@@ -325,15 +301,13 @@ def _check_step_time(expression: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Llm:
+class Llm(Strict):
     """Which model writes policies; the key is never part of a study.
 
     A reply that is cut is asked for again with `most_output_tokens`. Without `effort` and
     `thinking_tokens` the provider decides how much the model thinks. `timeout_s` is the longest
     silence within a reply. `price` comes before the known one of the model.
     """
-
-    __pydantic_config__ = STRICT
 
     model: str = "claude-opus-5-5"
     base_url: str | None = None
@@ -357,14 +331,12 @@ class Llm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Strict):
     """Other work, or another machine, for which the study's policies have to decide as well.
 
     What is `held_out` is not launched while searching, only at the end. `space` is the study's with
     what its recipe knows about this context; None before the recipe was asked.
     """
-
-    __pydantic_config__ = STRICT
 
     name: str
     workload: Workload
@@ -380,10 +352,8 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(Strict):
     """Everything that defines one search."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     workload: Workload

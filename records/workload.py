@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Literal
 
-from records.errors import STRICT, StudyError, above_zero, at_least, shown, suggestion
+from records.errors import Strict, StudyError, above_zero, at_least, shown, suggestion
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Strict):
     """A collective call on `size_bytes`, made `count` times in a step.
 
     What a size means is in `evaluator.workloads.collectives.operations`.
     """
-
-    __pydantic_config__ = STRICT
 
     collective: Literal[
         "all_reduce",
@@ -62,15 +60,13 @@ _LEAST = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class Workload(Strict):
     """The work every trial must do; `None` where a card does not say.
 
     In the phase `communication` a step exchanges the `messages` and nothing else. In inference
     `requests_per_s` is how fast requests arrive at a server; without it all are there at the start.
     Without a `head_size` heads share the hidden size.
     """
-
-    __pydantic_config__ = STRICT
 
     name: str
     global_batch: int

@@ -21,7 +21,7 @@ from evaluator.workloads.collectives.operations import (
     ReduceOp,
     SweepRequest,
 )
-from records.errors import STRICT, shown
+from records.errors import Strict, shown
 
 ALL: Final = "all"
 DEFAULT_CPU_RANKS = 2
@@ -63,10 +63,8 @@ Number: TypeAlias = Annotated[int, Field(ge=0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BenchOptions:
+class BenchOptions(Strict):
     """The options of the command line, read from texts; None: not given."""
-
-    __pydantic_config__ = STRICT
 
     collective: Annotated[
         tuple[Collective, ...],

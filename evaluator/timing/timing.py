@@ -37,16 +37,20 @@ def select_unit(seconds: float) -> Unit:
     return next((unit for unit in UNITS if abs(seconds) >= unit.size_s), UNITS[-1])
 
 
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+class Stored:
+    """Base of what files of timings hold: no other key, no other type, and no infinite number."""
+
+    __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
 FLUCTUATION, DISTURBANCE = 0.10, 0.25
 """Interquartile range over median from which samples deserve a warning, and a strong one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class Task(Stored):
     """What was timed, and how it is called in tables; equal tasks are replicates."""
-
-    __pydantic_config__ = STRICT
 
     stmt: str
     setup: str = "pass"
@@ -68,13 +72,11 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchTimes:
+class LaunchTimes(Stored):
     """Seconds of the blocks that were timed in one launch.
 
     Different tasks timed under one launch name were timed in the same round.
     """
-
-    __pydantic_config__ = STRICT
 
     launch: str
     raw_times_s: tuple[float, ...]
@@ -88,14 +90,12 @@ class LaunchTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
+class Timing(Stored):
     """Block times of one task; times are seconds of one call.
 
     `unmet_threshold` is the interquartile range over median that was asked for and not reached
     before the time was used up.
     """
-
-    __pydantic_config__ = STRICT
 
     task: Task
     number_per_run: int

@@ -13,7 +13,7 @@ from itertools import takewhile
 
 from policies.space import Space
 from records.codec import from_document
-from records.errors import STRICT, StudyError
+from records.errors import Strict, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Llm, Price, Study
@@ -126,10 +126,8 @@ _RELEASE = re.compile(r"-\d{8}$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTable:
+class PriceTable(Strict):
     """Prices by model on `date`."""
-
-    __pydantic_config__ = STRICT
 
     date: str
     models: Mapping[str, Price]

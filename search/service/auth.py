@@ -12,7 +12,7 @@ from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 
-from records.errors import STRICT, StoreError, StudyError
+from records.errors import StoreError, Strict, StudyError
 
 LIFE_S = 30 * 24 * 3600
 KEY_BYTES = 32
@@ -46,10 +46,8 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownToken(Caller):
+class KnownToken(Caller, Strict):
     """The token of a caller that the service accepts: only its SHA-256 is kept."""
-
-    __pydantic_config__ = STRICT
 
     sha256: str
 

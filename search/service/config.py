@@ -11,7 +11,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field, ValidationError
 
 from records.codec import first_problem, from_document
-from records.errors import STRICT, StudyError, suggestion
+from records.errors import Strict, StudyError, suggestion
 from records.files import read_text
 from search.service.auth import KnownToken
 
@@ -22,13 +22,11 @@ Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Listen:
+class Listen(Strict):
     """Where the service is reached; `hosts` are names that proxies and browsers may use for it.
 
     With `https`, a proxy on this machine offers it over https, under the first of `hosts`.
     """
-
-    __pydantic_config__ = STRICT
 
     address: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, lt=1 << 16)] = 8765
@@ -89,14 +87,12 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedEnvironment:
+class OfferedEnvironment(Strict):
     """An environment that studies may be submitted for: a study file, and how many run in parallel.
 
     `study` is a path relative to the configuration; without one it is the built-in study on the
     machine of the service. Environments with the same `devices` share them.
     """
-
-    __pydantic_config__ = STRICT
 
     study: str | None = None
     parallel_studies: Positive = 1
@@ -105,14 +101,12 @@ class OfferedEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Strict):
     """What one token may use; further requests are refused.
 
     `trials` and `cost_usd`, which is what the model may cost, are for each study, and
     `queued_studies` may wait or run for everyone together.
     """
-
-    __pydantic_config__ = STRICT
 
     requests_per_s: Annotated[float, Field(gt=0)] = 100.0
     burst: Positive = 1000
@@ -125,10 +119,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Webhook:
+class Webhook(Strict):
     """Where the end of every study is reported, signed with the secret in a file."""
-
-    __pydantic_config__ = STRICT
 
     url: str
     secret_file: str
@@ -139,10 +131,8 @@ class Webhook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceConfig:
+class ServiceConfig(Strict):
     """The whole configuration; the default is loopback with the built-in environment."""
-
-    __pydantic_config__ = STRICT
 
     listen: Listen = field(default_factory=Listen)
     limits: Limits = field(default_factory=Limits)

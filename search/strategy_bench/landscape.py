@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
 from records.codec import first_problem, from_document, with_texts
-from records.errors import STRICT, StudyError
+from records.errors import Strict, StudyError
 from records.files import read_json
 from records.study import (
     Budget,
@@ -79,7 +79,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landscape:
+class Landscape(Strict):
     """A space of which every configuration that may be launched has an entry.
 
     What has no entry is not feasible. Where `noise_sigma` is given, a launch draws from a
@@ -87,8 +87,6 @@ class Landscape:
     else it draws one of the samples. `launch` and `command` name the recipe whose names
     rules may use, and whose estimates these are.
     """
-
-    __pydantic_config__ = STRICT
 
     version: Literal[1]
     name: str

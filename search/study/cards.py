@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
-from records.errors import STRICT, StudyError
+from records.errors import Strict, StudyError
 from records.files import read_text
 from records.study import (
     Command,
@@ -92,10 +92,8 @@ CHECKPOINTING = {True: "full", False: "none"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuningKnob:
+class TuningKnob(Strict):
     """A knob of a tuning file; what its type is follows from the choices."""
-
-    __pydantic_config__ = STRICT
 
     key: str
     choices: Annotated[tuple[Value, ...], Field(min_length=1)]
@@ -104,30 +102,24 @@ class TuningKnob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuningMetric:
+class TuningMetric(Strict):
     """A term of the objective."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     weight: int | float = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TuningGoal:
+class TuningGoal(Strict):
     """The objective, the sum of its metrics."""
-
-    __pydantic_config__ = STRICT
 
     direction: Literal["minimize", "maximize"]
     metrics: Annotated[tuple[TuningMetric, ...], Field(min_length=1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuning:
+class Tuning(Strict):
     """A tuning file of CCL-Search; it publishes nothing here."""
-
-    __pydantic_config__ = STRICT
 
     config_space: tuple[TuningKnob, ...]
     optimization_goal: TuningGoal | None = None

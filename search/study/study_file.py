@@ -16,7 +16,7 @@ from evaluator.recipes.collectives import absence
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
 from records.codec import from_document
-from records.errors import STRICT, StudyError, shown, suggestion
+from records.errors import Strict, StudyError, shown, suggestion
 from records.files import read_text
 from records.study import (
     Budget,
@@ -44,20 +44,16 @@ _LONG_KEY = re.compile(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objectives(Objective):
+class Objectives(Objective, Strict):
     """The table [objective]: the main objective, further ones, and limits."""
-
-    __pydantic_config__ = STRICT
 
     more: tuple[Objective, ...] = ()
     limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StudyFile:
+class StudyFile(Strict):
     """All tables and keys of a study file; the messages of [[message]] are in the workload."""
-
-    __pydantic_config__ = STRICT
 
     name: str
     seed_policy: str
@@ -268,10 +264,8 @@ def _keys(table: type) -> Sequence[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Defaults:
+class Defaults(Strict):
     """The built-in studies of one kind of device."""
-
-    __pydantic_config__ = STRICT
 
     workload: Workload
     measure: Measure

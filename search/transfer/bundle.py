@@ -23,7 +23,7 @@ import zstandard
 from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
 from records.codec import from_json, to_json
-from records.errors import STRICT, CodecError, StoreError, StudyError, shown
+from records.errors import CodecError, StoreError, Strict, StudyError, shown
 from records.files import check_value_count
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
@@ -54,23 +54,19 @@ END: Final = bytes(2 * BLOCK_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Strict):
     """One file of a bundle: the SHA-256 of its content, and its size."""
-
-    __pydantic_config__ = STRICT
 
     digest: str
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Strict):
     """What a bundle holds; `missing` are files that the record cites and that could not be added.
 
     `notes` say what was redacted or left out, one sentence each.
     """
-
-    __pydantic_config__ = STRICT
 
     format: str
     version: int

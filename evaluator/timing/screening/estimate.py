@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, JsonValue, ValidationError
 
 from records.codec import first_problem, from_document
-from records.errors import STRICT, StudyError, shown
+from records.errors import Strict, StudyError, shown
 from records.files import read_text
 
 Samples: TypeAlias = NDArray[np.float64]
@@ -388,10 +388,8 @@ class Bulk:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(Strict):
     """All limits of a judgement."""
-
-    __pydantic_config__ = STRICT
 
     clear_gap: ClearGap = ClearGap()
     same: Same = Same()
@@ -429,10 +427,8 @@ class Preset:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
+class _Document(Strict):
     """A TOML document: its tables are laid over a preset."""
-
-    __pydantic_config__ = STRICT
 
     version: Literal[1]
     preset: Preset = Preset()

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.evaluate import TrialEvaluator
+from evaluator.evaluate import Site, TrialEvaluator
+from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots
 from evaluator.ports import JobResult
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.traces.readers.read import read_traces
@@ -57,10 +58,14 @@ def kept(launcher, study, tmp_path_factory):
 def evaluated(kept, tmp_path):
     """Evaluates the same launch again after a change to its folder or its result."""
 
-    def evaluate(change=lambda _folder: None, result=kept.result, **measure):
+    def evaluate(change=lambda _folder: None, result=kept.result, site=None, **measure):
         study = replace(kept.study, measure=replace(kept.study.measure, **measure))
-        recorded = Recording(result=result, change=change)
-        return TrialEvaluator(BuiltinRecipe(), recorded, print).evaluate(study, CONFIG, tmp_path)
+        recorded, slots = (
+            Recording(result=result, change=change),
+            DeviceSlots(devices=("4", "GPU-a")),
+        )
+        evaluator = TrialEvaluator(BuiltinRecipe(), recorded, print, slots=slots, site=site)
+        return evaluator.evaluate(study, CONFIG, tmp_path)
 
     return evaluate
 
@@ -197,9 +202,24 @@ def test_ranks_that_did_other_work_are_not_measured(evaluated):
     assert failed.message.startswith("processed 192 tokens per step, the study asks for 256")
 
 
-def test_a_job_that_crashed_is_not_measured_even_if_it_left_samples(kept, evaluated):
-    ranks = tuple(replace(rank, status=1) for rank in kept.result.ranks)
+def test_a_job_that_crashed_is_not_measured_but_recorded_with_where_and_how_it_ended(
+    kept, evaluated
+):
+    ranks = tuple(replace(rank, status=3) for rank in kept.result.ranks)
+    crashed = replace(kept.result, reason="rank_failed", ranks=ranks, wall_s=2.0)
+    site = Site(job_id="slurm 7", machine=lambda: "digest")
 
-    failed = evaluated(result=replace(kept.result, reason="rank_failed", ranks=ranks))
+    failed = evaluated(left("rank0.log", b"ValueError: no\n"), result=crashed, site=site)
 
     assert (failed.kind, failed.stage) == (FailureKind.CRASH, Stage.LAUNCH)
+    launched = failed.launched
+    assert launched.argv[-1] == "job.json"
+    assert launched.environment == {**crashed.environment, VISIBLE_DEVICES: "4,GPU-a"}
+    assert (launched.files, launched.folders) == (("job.json",), {})
+    assert (launched.job_id, launched.machine) == ("slurm 7", "digest")
+    assert launched.devices == ("4", "GPU-a")
+    assert (launched.reason, launched.wall_s, len(launched.hosts)) == ("rank_failed", 2.0, 1)
+    assert [(end.status, end.first_error) for end in launched.ranks] == [
+        (3, "ValueError: no"),
+        (3, None),
+    ]

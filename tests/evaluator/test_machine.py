@@ -10,8 +10,6 @@ import psutil
 import pytest
 
 from evaluator import machine
-from evaluator.evaluate import Site, TrialEvaluator
-from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots
 from evaluator.machine import (
     Snapshot,
     check_local,
@@ -25,19 +23,16 @@ from evaluator.machine import (
     take_snapshot,
     this_machine,
 )
-from evaluator.ports import Job, JobResult
-from evaluator.rank.protocol import RankExit
 from records.codec import from_json, to_json
 from records.errors import EnvironmentFault
 from records.machine import Gpu, GpuConditions, Machine
 from records.study import digest
-from records.trial import Config
 from tests.evaluator.conftest import conditions
-from tests.support import records as testing
 
 ONE_H200 = "echo 'NVIDIA H200, 143771, GPU-0a1b2c3d-0000'"
 THREE_GPUS = "; ".join(f"echo 'GPU {n}, 1024, GPU-{n}{n}aa-0000'" for n in range(3))
-THREADS = {"OMP_NUM_THREADS": "2"}
+
+
 ID = "0123456789abcdef" * 4
 SPIN = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
 QUIET = conditions(others_cpu_share=0.2, steal_share=0.05, cpu_pressure_share=1.0)
@@ -264,50 +259,6 @@ def test_a_machine_is_described_by_its_files(tmp_path, monkeypatch):
     assert found.container == ID
     write(tmp_path, proc__self__cgroup="0::/\n")
     assert this_machine(tmp_path, tmp_path).container == "docker"
-
-
-# What is recorded of a launch.
-
-
-class OneRank:
-    """A recipe of a job with a file and a folder."""
-
-    def job(self, study, config):  # noqa: ARG002 - the port
-        return Job(
-            argv=("train", "job.json"),
-            world_size=1,
-            files={"job.json": "{}"},
-            folders={"TRACE_DIR": "trace"},
-            environment={"DP": "1"},
-            timeout_s=9,
-        )
-
-
-class Failing:
-    """A launcher under which a rank fails."""
-
-    def run(self, job, workdir, on_phase):  # noqa: ARG002 - the port
-        (workdir / "rank0.log").write_text("ValueError: no\n", encoding="utf-8")
-        rank = RankExit(rank=0, status=3, signal=None, ended_ns=1)
-        ended = JobResult(workdir=workdir, reason="rank_failed", ranks=(rank,), wall_s=2.0)
-        return replace(ended, environment=THREADS)
-
-
-def test_a_launch_is_recorded_with_where_it_was_and_how_it_ended(tmp_path):
-    site = Site(job_id="slurm 7", machine=lambda: "digest")
-    slots = DeviceSlots(devices=("GPU-0a",))
-    evaluator = TrialEvaluator(OneRank(), Failing(), print, slots=slots, site=site)
-
-    launched = evaluator.evaluate(testing.study(), Config({"n": 0}), tmp_path).launched
-
-    assert launched.argv == ("train", "job.json")
-    assert launched.environment == {**THREADS, "DP": "1", VISIBLE_DEVICES: "GPU-0a"}
-    assert (launched.files, launched.folders) == (("job.json",), {"TRACE_DIR": "trace"})
-    assert (launched.job_id, launched.machine) == ("slurm 7", "digest")
-    assert launched.devices == ("GPU-0a",)
-    assert (launched.reason, launched.wall_s, len(launched.hosts)) == ("rank_failed", 2.0, 1)
-    (end,) = launched.ranks
-    assert (end.status, end.first_error) == (3, "ValueError: no")
 
 
 # What else a machine does meanwhile.

@@ -79,57 +79,44 @@ def test_a_launch_stops_when_its_median_is_known(times_s, reason):
     assert reason_to_stop(measure(), times_s) is reason
 
 
+RACE, FIXED_RACE = measure(stop_above_s=1.5), measure(least=10, most=10, stop_above_s=1.5)
+
+
 @pytest.mark.parametrize(
-    ("times_s", "reason"),
+    ("asked", "times_s", "reason"),
     [
-        ([2.0] * 2, None),
-        ([2.0] * 3, Stop.SLOWER),
-        ([2.0, 2.0, 1.5], None),  # one is not above it
-        ([2.0] * 8 + [1.0], Stop.SLOWER),
-        ([2.0] * 7 + [1.0] * 2, None),
-        ([2.0] * 20, Stop.SLOWER),
-        ([1.0] * 6, Stop.PRECISE),
+        (RACE, [2.0] * 2, None),
+        (RACE, [2.0] * 3, Stop.SLOWER),
+        (RACE, [2.0, 2.0, 1.5], None),  # one is not above it
+        (RACE, [2.0] * 8 + [1.0], Stop.SLOWER),
+        (RACE, [2.0] * 7 + [1.0] * 2, None),
+        (RACE, [2.0] * 20, Stop.SLOWER),
+        (RACE, [1.0] * 6, Stop.PRECISE),
+        (FIXED_RACE, [2.0] * 3, Stop.SLOWER),
+        (FIXED_RACE, [1.0, 2.0] * 4, None),
+        (FIXED_RACE, [1.0, 2.0] * 5, Stop.MOST_STEPS),
     ],
 )
-def test_a_launch_stops_as_soon_as_it_is_clearly_slower(times_s, reason):
-    assert reason_to_stop(measure(stop_above_s=1.5), times_s) is reason
+def test_a_launch_stops_as_soon_as_it_is_clearly_slower(asked, times_s, reason):
+    assert reason_to_stop(asked, times_s) is reason
 
 
-def test_a_fixed_number_of_steps_still_ends_early_when_they_are_slower():
-    asked = measure(least=10, most=10, stop_above_s=1.5)
+@given(MEASURES, TIMES_S, st.randoms(use_true_random=False), st.integers(-10, 10))
+def test_a_launch_goes_on_only_below_the_most_steps_whatever_their_order_and_unit(
+    asked, times_s, random, exponent
+):
+    unit, limit_s = 2.0**exponent, asked.stop_above_s
+    in_unit = measure(
+        asked.timed_steps, asked.max_timed_steps, asked.step_precision, limit_s and limit_s * unit
+    )
 
-    assert reason_to_stop(asked, [2.0] * 3) is Stop.SLOWER
-    assert reason_to_stop(asked, [1.0, 2.0] * 4) is None
-    assert reason_to_stop(asked, [1.0, 2.0] * 5) is Stop.MOST_STEPS
-
-
-@given(MEASURES, TIMES_S, st.randoms(use_true_random=False))
-def test_the_order_of_the_steps_does_not_matter(asked, times_s, random):
-    shuffled = random.sample(times_s, len(times_s))
-
-    assert reason_to_stop(asked, shuffled) is reason_to_stop(asked, times_s)
-
-
-@given(MEASURES, TIMES_S)
-def test_a_launch_goes_on_only_below_the_most_steps(asked, times_s):
     reason = reason_to_stop(asked, times_s)
 
     assert (reason is None) <= (len(times_s) < asked.most_timed_steps)
     assert (reason is Stop.PRECISE) <= (len(times_s) >= asked.timed_steps)
-    assert (reason is Stop.SLOWER) <= (asked.stop_above_s is not None and len(times_s) >= 3)
-
-
-@given(MEASURES, TIMES_S, st.integers(-10, 10))
-def test_the_unit_of_time_does_not_matter(asked, times_s, exponent):
-    unit = 2.0**exponent
-    limit_s = asked.stop_above_s
-    other = measure(
-        asked.timed_steps, asked.max_timed_steps, asked.step_precision, limit_s and limit_s * unit
-    )
-
-    scaled = [time_s * unit for time_s in times_s]
-
-    assert reason_to_stop(other, scaled) is reason_to_stop(asked, times_s)
+    assert (reason is Stop.SLOWER) <= (limit_s is not None and len(times_s) >= 3)
+    assert reason_to_stop(asked, random.sample(times_s, len(times_s))) is reason
+    assert reason_to_stop(in_unit, [time_s * unit for time_s in times_s]) is reason
 
 
 @pytest.mark.parametrize("count", [*range(6, 40), 200, 500])

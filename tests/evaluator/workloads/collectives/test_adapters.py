@@ -90,6 +90,19 @@ def test_a_group_that_init_made_ends_with_finalize_and_can_be_joined_again(setup
             _ = adapter.membership
 
 
+@pytest.mark.usefixtures("meeting")
+def test_gloo_has_the_threads_of_its_setup():
+    more = []
+    for threads in (1, 4):
+        before = len(list(Path("/proc/self/task").iterdir()))
+        adapter = new_adapter(AdapterName.C10D, Setup(gloo_threads=threads))
+        adapter.init("gloo", CPU, 0, 1)
+        more.append(len(list(Path("/proc/self/task").iterdir())) - before)
+        adapter.finalize()
+
+    assert more[1] - more[0] == 3
+
+
 def test_the_blocking_call_is_the_library_function_itself(alone):
     tensor = torch.ones(1)
 

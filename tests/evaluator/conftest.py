@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from evaluator.launchers.local import LocalLauncher
-from evaluator.ports import Job, JobResult
+from evaluator.ports import Job, JobResult, Reading, Recipe
 from evaluator.rank.job import Precision
 from evaluator.rank.job import Workload as RankWorkload
 from evaluator.recipes.builtin import BuiltinRecipe
@@ -28,11 +28,12 @@ from records.study import (
     SearchSpace,
     Study,
 )
-from records.trial import Config
+from records.trial import Config, Failed
 from records.workload import Message, Workload
 from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
+BUILTIN = BuiltinRecipe()
 A_TIMED_STEP = 2
 # A launcher restarts its warm process for a job with a module that it lacks, and importing torch
 # takes longer than most jobs.
@@ -163,6 +164,7 @@ def launch_environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str,
     return {
         "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
         "PYTHONPATH": str(HERE),
+        "HOME": "/",  # where Open MPI looks for its settings
         "TMPDIR": str(tmp_path_factory.mktemp("meetings")),
     }
 
@@ -248,19 +250,30 @@ def command(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Launched]:
     return run
 
 
-class OtherEntry(BuiltinRecipe):
-    """The built-in recipe, with the work of another entry in the ranks of some configurations."""
+class OtherEntry:
+    """A recipe of ours, with the work of another entry in the ranks of some configurations."""
 
-    def __init__(self, entry: str, *, only: Config | None = None, **misdeed: object) -> None:
+    def __init__(
+        self,
+        entry: str,
+        *,
+        only: Config | None = None,
+        recipe: Recipe | None = None,
+        **misdeed: object,
+    ) -> None:
         self._entry, self._only, self._misdeed = entry, only, misdeed
+        self._recipe = recipe or BuiltinRecipe()
 
     def job(self, study: Study, config: Config) -> Job:
-        job = super().job(study, config)
+        job = self._recipe.job(study, config)
         if self._only not in (None, config):
             return job
         document = json.loads(job.files["job.json"]) | {"entry": self._entry}
         files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(self._misdeed)}
         return replace(job, files=files)
+
+    def read(self, *given: object) -> Reading | Failed:
+        return self._recipe.read(*given)
 
 
 @dataclass(frozen=True, slots=True)

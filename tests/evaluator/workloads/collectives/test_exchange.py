@@ -1,81 +1,32 @@
 """Real ranks that exchange messages in every step, from a configuration to an outcome."""
 
 import json
-import sys
-from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import pytest
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
-from evaluator.ports import Job, Reading
-from evaluator.samples import rank_measure, read_measurement
-from evaluator.workloads.collectives.operations import Operation
-from records.study import Dimension, Measure, Study
-from records.trial import Config, Failed, FailureKind, Measured, Outcome
+from evaluator.machine import mpi_library
+from evaluator.recipes.collectives import CollectivesRecipe
+from records.study import Measure
+from records.trial import Config, FailureKind, Measured, Outcome
 from records.workload import Message
-from tests.evaluator.conftest import exchange_study
+from tests.evaluator.conftest import OtherEntry, exchange_study
 
 RANKS = 2
-ENTRY = "evaluator.workloads.collectives.message_step:exchange"
-COLD_RANK = (Path(sys.executable).name, "-P", "-m", "evaluator.rank.main", "job.json")
 STEPS = Measure(warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=0, timeout_s=60)
 
 
-def study_of(*messages: Message) -> Study:
-    knob = Dimension(name="in_flight", choices=(1, 2))
-    return exchange_study(*messages, dimensions=(knob,), measure=STEPS)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExchangeRecipe:
-    """Starts ranks warm, or all of them by mpirun."""
-
-    entry: str = ENTRY
-    by_mpirun: bool = False
-
-    def job(self, study: Study, config: Config) -> Job:
-        document = {
-            "entry": self.entry,
-            "world_size": RANKS,
-            "device": "cpu",
-            "init_method": "file://" if self.by_mpirun else "env://",
-            "messages": [_repeated(message) for message in study.workload.messages],
-            "setup": dict(config.values),
-            "measure": asdict(rank_measure(study.measure)),
-        }
-        modules = ("evaluator.workloads.collectives.message_step", "exchange_entries")
-        return Job(
-            argv=mpirun_command(RANKS, COLD_RANK) if self.by_mpirun else (),
-            # Open MPI looks for its settings there.
-            environment={"HOME": "/", **mpirun_environment()} if self.by_mpirun else {},
-            world_size=RANKS,
-            files={"job.json": json.dumps(document)},
-            modules=() if self.by_mpirun else modules,
-            timeout_s=study.measure.timeout_s,
-            hang_after_s=study.measure.hang_after_s,
-        )
-
-    def read(self, study, job, result, launched_ns) -> Reading | Failed:  # noqa: ARG002 - the port
-        measurement = read_measurement(result, study)
-        if isinstance(measurement, Failed):
-            return measurement
-        return Reading(measurement=measurement, traces=None)
-
-
-def evaluated(launcher, study: Study, workdir: Path, recipe=None, **setup) -> Outcome:
-    """One trial with this setup, as the search makes it."""
-    evaluator = TrialEvaluator(recipe or ExchangeRecipe(), launcher, lambda _: None)
+def evaluated(launcher, workdir: Path, entry: str | None = None, **setup) -> Outcome:
+    """One trial of the mix with this setup, as the search makes it, or of another entry."""
+    recipe = CollectivesRecipe()
+    if entry is not None:
+        recipe = OtherEntry(f"exchange_entries:{entry}", recipe=recipe)
+    evaluator = TrialEvaluator(recipe, launcher, lambda _: None)
+    study = exchange_study(*MIX, measure=STEPS)
     return evaluator.evaluate(study, Config(setup), workdir)
 
 
-def _repeated(message: Message) -> dict[str, object]:
-    operation = {field.name: getattr(message, field.name) for field in fields(Operation)}
-    return {"operation": operation, "count": message.count}
-
-
-TELL = ExchangeRecipe(entry="exchange_entries:tell")
 SUM, SMALL = 3, 1_000
 MIX = (
     Message(collective="all_reduce", size_bytes=4 * SMALL, count=3),
@@ -114,7 +65,7 @@ def told(folder):
 def test_every_setup_brings_every_message_to_its_own_tensors(
     launcher, tmp_path, setup, timed_apart
 ):
-    outcome = evaluated(launcher, study_of(*MIX), tmp_path, TELL, **setup)
+    outcome = evaluated(launcher, tmp_path, "tell", **setup)
 
     assert isinstance(outcome, Measured), outcome
     assert told(tmp_path) == [expected(rank) for rank in range(RANKS)]
@@ -123,7 +74,7 @@ def test_every_setup_brings_every_message_to_its_own_tensors(
 
 
 def test_a_trial_of_messages_is_measured_like_any_other(launcher, tmp_path):
-    outcome = evaluated(launcher, study_of(*MIX), tmp_path)
+    outcome = evaluated(launcher, tmp_path)
 
     assert isinstance(outcome, Measured), outcome
     measurement = outcome.measurement
@@ -139,20 +90,14 @@ def test_a_trial_of_messages_is_measured_like_any_other(launcher, tmp_path):
     mpi_library() is None or mpi_library().mpirun is None, reason="needs MPI and its mpirun"
 )
 def test_ranks_that_mpirun_starts_exchange_through_mpi(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry=TELL.entry, by_mpirun=True)
-
-    outcome = evaluated(
-        launcher, study_of(*MIX), tmp_path, recipe, comm_adapter="mpi", backend="mpi", in_flight=2
-    )
+    outcome = evaluated(launcher, tmp_path, "tell", comm_adapter="mpi", in_flight=2)
 
     assert isinstance(outcome, Measured), outcome
     assert told(tmp_path) == [expected(rank) for rank in range(RANKS)]
 
 
 def test_a_wrong_result_is_the_configuration_s_fault(launcher, tmp_path):
-    recipe = ExchangeRecipe(entry="exchange_entries:see_wrong_results")
-
-    failed = evaluated(launcher, study_of(*MIX), tmp_path, recipe)
+    failed = evaluated(launcher, tmp_path, "see_wrong_results")
 
     assert failed.kind is FailureKind.INVALID_CONFIG
     assert "a message came out wrong: WrongResultError: message 0 of a step, all_reduce sum" in (
@@ -164,23 +109,18 @@ def test_a_wrong_result_is_the_configuration_s_fault(launcher, tmp_path):
     ("entry", "setup", "kind", "said"),
     [
         (
-            "exchange_entries:lack_broadcasts",
+            "lack_broadcasts",
             {},
             FailureKind.INVALID_CONFIG,
             "UnsupportedError: c10d has no broadcast float32 64 B: not built in",
         ),
-        (ENTRY, {"comm_adapter": "torchcomms"}, FailureKind.INFRASTRUCTURE, "UnavailableError: "),
-        (
-            "exchange_entries:die_in_a_timed_step",
-            {},
-            FailureKind.CRASH,
-            "rank 1 died of SIGSEGV in timed",
-        ),
+        (None, {"comm_adapter": "torchcomms"}, FailureKind.INFRASTRUCTURE, "UnavailableError: "),
+        ("die_in_a_timed_step", {}, FailureKind.CRASH, "rank 1 died of SIGSEGV in timed"),
     ],
     ids=["a call is lacking", "no library", "a rank dies"],
 )
 def test_a_failure_is_held_against_who_caused_it(launcher, tmp_path, entry, setup, kind, said):
-    failed = evaluated(launcher, study_of(*MIX), tmp_path, ExchangeRecipe(entry=entry), **setup)
+    failed = evaluated(launcher, tmp_path, entry, **setup)
 
     assert failed.kind is kind
     assert said in failed.message

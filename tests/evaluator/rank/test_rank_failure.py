@@ -109,15 +109,6 @@ def test_an_exception_about_a_child_process_is_a_cause_and_not_only_an_end(writt
     assert str(found).startswith("CalledProcessError: Command '['false']'")
 
 
-@pytest.mark.parametrize("memory_limited", [True, False])
-def test_a_thread_that_cannot_start_is_out_of_memory_only_under_a_limit(memory_limited, written):
-    error = RuntimeError("Resource temporarily unavailable")
-
-    found = rank_finding(written(error, memory_limited=memory_limited))
-
-    assert (found.kind is FailureKind.OUT_OF_MEMORY) is memory_limited
-
-
 def elastic(folder: Path, local_rank: int, error: object, *, at: int = 1) -> None:
     path = folder / f"rank{local_rank}.torchelastic.json"
     stack = f'Traceback (most recent call last):\n  File "t.py", line 4, in main\n{error}\n'

@@ -18,11 +18,10 @@ ALWAYS_SLOWER_S, NEVER_SLOWER_S = 1e-9, 1e9
 def evaluated(study, launcher, tmp_path):
     """Launches the small study, or what differs from it, with these numbers of steps."""
 
-    def evaluate(recipe=None, *, workload=study.workload, profiled_steps=0, **measure):
+    def evaluate(recipe=None, *, profiled_steps=0, **measure):
         asked = replace(study.measure, profiled_steps=profiled_steps, **measure)
         evaluator = TrialEvaluator(recipe or BuiltinRecipe(), launcher, lambda _: None)
-        changed = replace(study, workload=workload, measure=asked)
-        return evaluator.evaluate(changed, CONFIG, tmp_path)
+        return evaluator.evaluate(replace(study, measure=asked), CONFIG, tmp_path)
 
     return evaluate
 
@@ -75,16 +74,6 @@ def test_all_ranks_judge_by_the_slowest_of_them(evaluated):
 
     assert outcome.measurement.stopped == "slower"
     assert [len(steps) for steps in outcome.measurement.step_times_s] == [3, 3]
-
-
-def test_inference_is_sampled_alike(study, evaluated):
-    serving = replace(study.workload, phase="inference", output_length=4)
-
-    outcome = evaluated(workload=serving, max_timed_steps=8, step_precision=NEVER_PRECISE)
-
-    assert isinstance(outcome, Measured), outcome
-    assert outcome.measurement.stopped == "most_steps"
-    assert [len(steps) for steps in outcome.measurement.serving.first_token_times_s] == [8, 8]
 
 
 def test_a_rank_that_hangs_between_looks_is_found_by_its_step(evaluated):

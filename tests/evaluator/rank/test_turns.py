@@ -62,19 +62,10 @@ class Steps:
     ("turns", "warmup_count", "timed_count", "done"),
     [(0, 0, 0, 0), (1, 2, 0, 2), (2, 2, 3, 6), (4, 2, 9, 14)],
 )
-def test_each_turn_after_the_warm_up_has_one_step_more_than_it_keeps(
+def test_each_turn_after_the_warm_up_has_one_step_more_than_it_keeps_and_ends_between_steps(
     tmp_path, turns, warmup_count, timed_count, done
 ):
-    work = Steps()
-    clock = StepClock(work, device=torch.device("cpu"), progress=Progress(tmp_path, rank=0))
-
-    warmup, timed = clock.take_turns(MEASURE, Told(turns))
-
-    assert (len(warmup), len(timed), work.count) == (warmup_count, timed_count, done)
-
-
-def test_between_turns_no_step_is_under_way(tmp_path):
-    last = []
+    progress, work, last = Progress(tmp_path, rank=0), Steps(), []
 
     class Looking(Told):
         def wait(self) -> bool:
@@ -82,12 +73,12 @@ def test_between_turns_no_step_is_under_way(tmp_path):
             last.append(beats[-1])
             return super().wait()
 
-    progress = Progress(tmp_path, rank=0)
     progress.beat(Phase.SETUP)
-    clock = StepClock(Steps(), device=torch.device("cpu"), progress=progress)
-    clock.take_turns(MEASURE, Looking(3))
+    clock = StepClock(work, device=torch.device("cpu"), progress=progress)
+    warmup, timed = clock.take_turns(MEASURE, Looking(turns))
 
-    assert len(last) == 4
+    assert (len(warmup), len(timed), work.count) == (warmup_count, timed_count, done)
+    assert len(last) == turns + 1
     assert all('"step": null' in beat for beat in last)
 
 

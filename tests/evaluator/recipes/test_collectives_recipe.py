@@ -8,7 +8,7 @@ from evaluator.recipes.collectives import CollectivesRecipe, knobs, setup_docume
 from evaluator.workloads.collectives.operations import AdapterName, Compression, Setup
 from policies.space import Space
 from records.errors import StudyError
-from records.study import Constraint, Dimension, Range, SearchSpace, Study
+from records.study import Dimension, Study
 from records.workload import Message, Workload
 from tests.evaluator.conftest import exchange_study
 
@@ -63,16 +63,6 @@ def test_every_knob_can_be_searched_by_its_name_alone(device):
         for choice in dimension.choices:
             knobs(study).check(dimension.name, choice)
     assert CollectivesRecipe().complete(study) == study
-
-
-def test_what_a_study_says_of_a_knob_stays():
-    given = Dimension(
-        name="in_flight", range=Range(low=1, high=3), when="world_size > 2", description="mine"
-    )
-    study = exchanging()
-    study = replace(study, space=SearchSpace(dimensions=(given,)))
-
-    assert CollectivesRecipe().complete(study).space.dimensions == (given,)
 
 
 @pytest.mark.parametrize(
@@ -221,12 +211,9 @@ def test_rules_that_nothing_can_break_are_left_out_and_a_power_of_two_is_a_buffe
         assert not isinstance(config, tuple)
 
 
-def test_what_is_no_exchange_and_the_name_of_a_rule_are_refused():
-    own = Constraint(name="nccl_threads", expression="nccl_nthreads == 0")
+def test_what_is_no_exchange_is_refused():
     training = Workload(name="w", global_batch=1, sequence_length=1)
 
-    with pytest.raises(StudyError, match="'nccl_threads' is the name of a rule of the collectives"):
-        completed(knobs={"nccl_nthreads": ...}, constraints=(own,))
     with pytest.raises(StudyError, match="send_recv pairs ranks, and world_size 3 leaves one"):
         completed(Message(collective="send_recv", size_bytes=8), ranks=3)
     with pytest.raises(StudyError, match=r"phase 'training': the collectives recipe .*message"):

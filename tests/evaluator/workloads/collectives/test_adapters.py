@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 
 from evaluator.machine import mpi_library
-from evaluator.rank.job import DeviceKind
 from evaluator.workloads.collectives.adapters import CommAdapter
 from evaluator.workloads.collectives.operations import (
     AdapterName,
@@ -22,7 +21,7 @@ from evaluator.workloads.collectives.operations import (
     UnavailableError,
     UnsupportedError,
 )
-from evaluator.workloads.collectives.sweep import availability, default_backend, new_adapter
+from evaluator.workloads.collectives.sweep import availability, new_adapter
 
 CPU = torch.device("cpu")
 ALL_REDUCE = Operation(collective=Collective.ALL_REDUCE, size_bytes=4)
@@ -212,19 +211,6 @@ def test_mpi_without_its_library_is_unavailable_and_torch_distributed_always_the
 
     assert "install mpi4py and an MPI library" in (availability(AdapterName.MPI) or "")
     assert availability(AdapterName.C10D) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "backend"),
-    [
-        (AdapterName.C10D, DeviceKind.CPU, "gloo"),
-        (AdapterName.C10D, DeviceKind.CUDA, "nccl"),
-        (AdapterName.TORCHCOMMS, DeviceKind.CUDA, "nccl"),
-        (AdapterName.MPI, DeviceKind.CPU, "mpi"),
-    ],
-)
-def test_each_adapter_has_a_backend_if_nobody_chooses(name, device, backend):
-    assert default_backend(name, device) == backend
 
 
 LIBRARY = mpi_library()

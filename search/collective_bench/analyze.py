@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
-from enum import Enum
 from pathlib import Path
 from statistics import median
 from typing import Final, TypeAlias
@@ -35,10 +34,11 @@ from search.collective_bench.verdicts import (
     Standing,
     judge_pairs,
 )
+from search.views.document import Column, Table, number_column
 from search.views.format import format_count
 from search.views.study import USELESS_RATIO
 from search.views.svg import standalone
-from search.views.terminal import TerminalColumn, number_column, table_lines
+from search.views.terminal import table_lines
 
 SIZE: Final = "SendMsgSize(B)"
 CSV_ONLY: Final = (SIZE, "ReduceOp")
@@ -47,80 +47,62 @@ SHARED: Final = ("DType", "DispatchMode", "SyncInterval")
 """Columns that text has only where rows differ in them."""
 ANY_WIDTH: Final = 100_000
 
-
-class Mark(Enum):
-    """A cell that holds no value."""
-
-    BASELINE = "baseline"
-    """The row is what others are compared with."""
-    BLANK = ""
-
-
-Cell: TypeAlias = str | int | float | Mark | None
+Value: TypeAlias = str | int | float | None
 """None is a value that does not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Columns by name, and rows with a cell for each."""
+class Sheet:
+    """Rows as a file has them: with every digit for programs, and short for people.
+
+    A row without a value in a column that is judged is the baseline's.
+    """
 
     columns: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[Mapping[str, Value], ...]
+
+    @property
+    def csv(self) -> str:
+        """The rows with every digit."""
+        text = io.StringIO(newline="")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.columns)
+        for row in self.rows:
+            values = (row.get(name, "") for name in self.columns)
+            writer.writerow([ABSENT if value is None else value for value in values])
+        return text.getvalue()
+
+    @property
+    def lines(self) -> list[str]:
+        """The rows as text: what all have in common is above them, once."""
+        common = {
+            name: self.rows[0][name]
+            for name in SHARED
+            if name in self.columns and len({row[name] for row in self.rows}) == 1
+        }
+        shown = [name for name in self.columns if name not in (*CSV_ONLY, *common)]
+        above = [", ".join(f"{name} {value}" for name, value in common.items()), ""]
+        table = Table.of(*(self._column(name) for name in shown))
+        return [*(above if common else []), *table_lines(table, ANY_WIDTH)]
+
+    def _column(self, name: str) -> Column:
+        absent = BASELINE if name in JUDGED else ""
+        values = [row.get(name, absent) for row in self.rows]
+        texts = [_words(name, value) for value in values]
+        if any(isinstance(value, int | float) for value in values) or name.endswith(")"):
+            return number_column(name, texts)
+        return Column(heading=name, cells=texts)
 
 
-def csv_text(table: Table) -> str:
-    """The table with every digit; marks are empty cells."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([_plain(cell) for cell in row] for row in table.rows)
-    return text.getvalue()
-
-
-def text_lines(table: Table) -> list[str]:
-    """The table as text: what all rows have in common is above it, once."""
-    cells: dict[str, Sequence[Cell]] = {
-        name: [row[place] for row in table.rows]
-        for place, name in enumerate(table.columns)
-        if name not in CSV_ONLY
-    }
-    common = {
-        name: cells.pop(name)[0]
-        for name in SHARED
-        if name in cells and table.rows and len(set(cells[name])) == 1
-    }
-    above = [", ".join(f"{name} {value}" for name, value in common.items()), ""] if common else []
-    return [*above, *table_lines([_column(*each) for each in cells.items()], ANY_WIDTH)]
-
-
-def _plain(cell: Cell) -> str | int | float:
-    match cell:
+def _words(name: str, value: Value) -> str:
+    match value:
         case None:
             return ABSENT
-        case Mark():
-            return ""
-        case _:
-            return cell
-
-
-def _column(name: str, cells: Sequence[Cell]) -> TerminalColumn:
-    texts = [_words(name, cell) for cell in cells]
-    if any(isinstance(cell, int | float) for cell in cells) or name.endswith(")"):
-        return number_column(name, texts)
-    return TerminalColumn(heading=name, cells=texts)
-
-
-def _words(name: str, cell: Cell) -> str:
-    match cell:
-        case None:
-            return ABSENT
-        case Mark():
-            return cell.value
         case float():
             # One decimal of GB/s would hide everything that small messages reach.
-            return f"{cell:.3g}" if name == BUS_BANDWIDTH and cell < 100 else f"{cell:z.1f}"
+            return f"{value:.3g}" if name == BUS_BANDWIDTH and value < 100 else f"{value:z.1f}"
         case _:
-            return str(cell)
+            return str(value)
 
 
 FIGURES: Final = ("LatAvg(us)", "LatMin(us)", "LatMax(us)", "BusBw(GB/s)")
@@ -130,6 +112,8 @@ SUMMARY: Final = (
     *("DeviceName", "Rows", *SETTINGS),
 )
 CHANGES: Final = ("LatChange(%)", "BwChange(%)")
+JUDGED: Final = (*CHANGES, "Verdict")
+BASELINE: Final = "baseline"
 COMPARISON: Final = (
     *("Collective", "Adapter", "NumRanks", "MsgSize", SIZE),
     *(*FIGURES, *CHANGES, "DeviceName", "Verdict", "Reason", "Evidence"),
@@ -142,54 +126,49 @@ HISTORY: Final = (
 )
 
 
-def summary(results: Results, names: Names) -> Table:
+def summary(results: Results, names: Names) -> Sheet:
     """What was measured under one label."""
-    return _table(SUMMARY, (_row(results, point, names) for point in results.rows))
+    return Sheet(columns=SUMMARY, rows=tuple(_row(results, each, names) for each in results.rows))
 
 
-def comparison(found: Analysis) -> Table:
+def comparison(found: Analysis) -> Sheet:
     """Every point of every label, next to the baseline's."""
-    names, pairs = found.names, {pair.own.label: pair for pair in found.pairs}
+    pairs = {pair.own.label: pair for pair in found.pairs}
     rows = (
-        _row(results, point, names, pair.points[point] if pair else None)
+        _row(results, point, found.names, pair.points[point] if pair else None)
         for point in found.points()
         for results in sorted(found.results, key=lambda results: results.label)
         for pair in [pairs.get(results.label)]
         if point in results.rows
     )
-    return _table(COMPARISON, rows)
+    return Sheet(columns=COMPARISON, rows=tuple(rows))
 
 
-def standing_table(found: Analysis, pair: PairVerdicts, standing: Standing) -> Table:
+def standing_sheet(found: Analysis, pair: PairVerdicts, standing: Standing) -> Sheet:
     """The points of one label that stand so against the baseline."""
-    names, points = found.names, pair.standing(standing)
-    return _table(COMPARISON, (_row(pair.own, each, names, pair.points[each]) for each in points))
+    points = pair.standing(standing)
+    rows = (_row(pair.own, each, found.names, pair.points[each]) for each in points)
+    return Sheet(columns=COMPARISON, rows=tuple(rows))
 
 
-def history(found: Analysis) -> Table:
+def history(found: Analysis) -> Sheet:
     """Each point over the labels, in the order that they were given in."""
-    names = found.names
     versions = [{name: results.text(name) for name in VERSIONS} for results in found.results]
     rows = (
-        {**_row(results, point, names), **software}
+        {**_row(results, point, found.names), **software}
         for point in found.points()
         for results, software in zip(found.results, versions, strict=True)
         if point in results.rows
     )
-    return _table(HISTORY, rows)
-
-
-def _table(columns: tuple[str, ...], rows: Iterable[Mapping[str, Cell]]) -> Table:
-    cells = (tuple(row.get(name, Mark.BLANK) for name in columns) for row in rows)
-    return Table(columns=columns, rows=tuple(cells))
+    return Sheet(columns=HISTORY, rows=tuple(rows))
 
 
 def _row(
     results: Results, point: DevicePoint, names: Names, verdict: PointVerdict | None = None
-) -> Mapping[str, Cell]:
-    """Cells of a point by column; without a verdict it is the baseline's."""
+) -> Mapping[str, Value]:
+    """Values of a point by column; without a verdict it is the baseline's."""
     figures = results.figures[point]
-    judged: Mapping[str, Cell] = dict.fromkeys((*CHANGES, "Verdict"), Mark.BASELINE)
+    judged: Mapping[str, Value] = {}
     if verdict is not None:
         judged = {
             "LatChange(%)": verdict.latency_change,
@@ -259,40 +238,38 @@ def _statistics(verdicts: Iterable[PointVerdict]) -> list[Statistics]:
     ]
 
 
-def highlights(found: Analysis, pair: PairVerdicts) -> Table:
+def highlights(found: Analysis, pair: PairVerdicts) -> Sheet:
     """A row for each collective, and one for all of them."""
     names = found.names
     by_name: dict[str, list[PointVerdict]] = {}
     for point, verdict in pair.points.items():
         by_name.setdefault(names[point.collective, point.operation], []).append(verdict)
-    rows: list[tuple[Cell, ...]] = []
+    rows = []
     for name, verdicts in [*by_name.items(), (ALL, list(pair.points.values()))]:
         counts, shares, means, medians = zip(*_statistics(verdicts), strict=True)
-        cells = (*counts, sum(counts), *shares, *means, *medians)
-        rows.append((name, pair.own.label, pair.base.label, *cells))
-    return Table(columns=COLUMNS, rows=tuple(rows))
+        values = (*counts, sum(counts), *shares, *means, *medians)
+        cells = (name, pair.own.label, pair.base.label, *values)
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    return Sheet(columns=COLUMNS, rows=tuple(rows))
 
 
 def highlights_lines(found: Analysis, pair: PairVerdicts) -> Iterator[str]:
     """What was compared, by which limits, and the result."""
-    yield pair.words
-    yield ""
-    yield from _benchmark_lines([pair.own, pair.base])
-    yield ""
-    yield from limit_lines(found.options.limits)
-    yield ""
-    categories = zip(CATEGORIES, _statistics(pair.points.values()), strict=True)
-    yield from text_lines(
-        Table(
-            columns=("category", "points", "share(%)", "mean LatChange(%)", "median LatChange(%)"),
-            rows=tuple((name, *cells) for name, cells in categories),
-        )
-    )
-    yield ""
-    yield from _reason_lines(pair)
-    yield ""
-    yield "by collective"
-    yield from text_lines(highlights(found, pair))
+    sides = (pair.own, pair.base)
+    facts = [(column, *(side.text(column) for side in sides)) for column in FACTS]
+    facts.append(("sizes", *map(_sizes, sides)))
+    yield from (pair.words, "")
+    yield from _table_lines(("benchmark", *(side.label for side in sides)), facts)
+    yield from ("", *limit_lines(found.options.limits), "")
+    heads = ("category", "points", "share(%)", "mean LatChange(%)", "median LatChange(%)")
+    statistics = zip(CATEGORIES, _statistics(pair.points.values()), strict=True)
+    yield from _table_lines(heads, [(name, *values) for name, values in statistics])
+    yield from ("", *_reason_lines(pair), "", "by collective", *highlights(found, pair).lines)
+
+
+def _table_lines(columns: tuple[str, ...], rows: Sequence[tuple[Value, ...]]) -> list[str]:
+    named = (dict(zip(columns, row, strict=True)) for row in rows)
+    return Sheet(columns=columns, rows=tuple(named)).lines
 
 
 def limit_lines(limits: Limits) -> Iterator[str]:
@@ -315,13 +292,6 @@ def limit_lines(limits: Limits) -> Iterator[str]:
             "what was measured too seldom for that is judged by the bare change (Evidence: "
             "threshold only), which does not separate a difference from noise"
         )
-
-
-def _benchmark_lines(sides: Sequence[Results]) -> Iterator[str]:
-    rows = [(column, *(side.text(column) for side in sides)) for column in FACTS]
-    rows.append(("sizes", *(_sizes(side) for side in sides)))
-    heads = ("benchmark", *(side.label for side in sides))
-    yield from text_lines(Table(columns=heads, rows=tuple(rows)))
 
 
 def _sizes(side: Results) -> str:
@@ -417,8 +387,8 @@ def write_tree(found: Analysis) -> None:
     try:
         root.mkdir(parents=True, exist_ok=True)
         (root / VERDICT).unlink(missing_ok=True)
-        for name, table, lines in _tables(found):
-            _write(root / f"{name}.csv", csv_text(table))
+        for name, sheet, lines in _sheets(found):
+            _write(root / f"{name}.csv", sheet.csv)
             _write(root / f"{name}.txt", "".join(f"{line}\n" for line in lines))
         if found.options.summary_only:
             return
@@ -438,46 +408,45 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8", newline="")
 
 
-def _tables(found: Analysis) -> Iterator[tuple[str, Table, Iterable[str]]]:
+def _sheets(found: Analysis) -> Iterator[tuple[str, Sheet, Iterable[str]]]:
     """Every table with its place in the tree and the lines of its text."""
     for results in found.results:
-        table = summary(results, found.names)
-        yield f"perf_summary_{results.label}", table, _summary_lines(results, table)
+        sheet = summary(results, found.names)
+        yield f"perf_summary_{results.label}", sheet, _summary_lines(results, sheet)
     if found.options.summary_only:
         return
     if found.baseline is not None:
-        table = comparison(found)
-        yield "perf_comparison", table, (*limit_lines(found.options.limits), "", *text_lines(table))
+        sheet = comparison(found)
+        yield "perf_comparison", sheet, (*limit_lines(found.options.limits), "", *sheet.lines)
     for pair in found.pairs:
         for standing, name in FILES.items():
-            table = standing_table(found, pair, standing)
-            yield f"{pair.name}/{name}", table, _standing_lines(found, pair, standing, table)
+            sheet = standing_sheet(found, pair, standing)
+            yield f"{pair.name}/{name}", sheet, _standing_lines(found, pair, standing, sheet)
         lines = highlights_lines(found, pair)
         yield f"{pair.name}/perf_highlights", highlights(found, pair), lines
     if len(found.results) >= LEAST_HISTORY:
-        table = history(found)
-        yield "perf_history", table, text_lines(table)
+        sheet = history(found)
+        yield "perf_history", sheet, sheet.lines
 
 
-def _summary_lines(results: Results, table: Table) -> list[str]:
+def _summary_lines(results: Results, sheet: Sheet) -> list[str]:
     left_out = dict.fromkeys(
         f"not measured: {row.point}, {row.status} ({row.columns.get('Reason', 'no reason')})"
         for row in results.left_out
     )
-    return [*text_lines(table), *([""] if left_out else []), *left_out]
+    return [*sheet.lines, *([""] if left_out else []), *left_out]
 
 
 def _standing_lines(
-    found: Analysis, pair: PairVerdicts, standing: Standing, table: Table
+    found: Analysis, pair: PairVerdicts, standing: Standing, sheet: Sheet
 ) -> Iterator[str]:
-    if table.rows:
-        yield f"{pair.words}: {len(table.rows)} of {pair.judged_count} points {WORDS[standing]}"
+    if sheet.rows:
+        yield f"{pair.words}: {len(sheet.rows)} of {pair.judged_count} points {WORDS[standing]}"
     else:
         yield f"{pair.words}: no {standing} in {pair.judged_count} points"
     yield from limit_lines(found.options.limits)
-    if table.rows:
-        yield ""
-        yield from text_lines(table)
+    if sheet.rows:
+        yield from ("", *sheet.lines)
 
 
 def _charts(found: Analysis) -> Iterator[tuple[str, str]]:

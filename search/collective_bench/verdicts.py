@@ -19,7 +19,7 @@ from evaluator.timing.decision import (
 )
 from records.errors import StudyError
 from search.collective_bench.results import DevicePoint, Figures, Results, base_names, by_point
-from search.compare.compare import LEAST_ALPHA, ONCE, UNPAIRED, judge_points
+from search.compare.compare import ONCE, UNPAIRED, check_alpha, judge_points
 
 NOT_MATCHED: Final = "no_baseline_point"
 SKIPPED: Final = "skipped"
@@ -83,11 +83,7 @@ class Limits:
                 f"--improvement-threshold {self.improvement_percent:g}: give a percentage from 0 "
                 "to below 100, by which a latency can fall, as in --improvement-threshold 5"
             )
-        if not LEAST_ALPHA <= self.alpha < 0.5:
-            raise StudyError(
-                f"--alpha {self.alpha:g}: give {LEAST_ALPHA} or more and less than 0.5, "
-                "as in --alpha 0.05"
-            )
+        check_alpha(self.alpha)
 
     @property
     def slower(self) -> DecisionRule:

@@ -7,12 +7,13 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from evaluator.doctor import CheckResult, State
 from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
@@ -36,6 +37,7 @@ from records.study import (
     Study,
 )
 from records.trial import Config, FailureKind, Policy
+from search import doctor
 from search.cli.main import COMMANDS, loaded
 from search.compose import Backend, compose_search
 from search.loop.batch import Capacity
@@ -108,74 +110,58 @@ EXCHANGE = LlmExchange(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A command line and the golden file of what it prints."""
-
-    name: str
-    line: str
-
-    @property
-    def json_file(self) -> str:
-        return f"json/{self.name}.json"
-
-    @property
-    def text_file(self) -> str:
-        return f"text/{self.name}.txt"
-
-
-JSON_CASES = (
-    Case("list", "list"),
-    Case("show", f"show {RACED}"),
-    Case("show_front", f"show {FRONT} --front"),
-    Case("show_rescored", f"show {RACED} --objective peak_memory --last 1"),
-    Case("show_constraints", f"show {RACED} --constraints"),
-    Case("best", f"best {RACED}"),
-    Case("trial_show_measured", f"trial show {RACED} 1"),
-    Case("trial_show_failed", f"trial show {RACED} 2"),
-    Case("trial_show_traced", f"trial show {TRACED} 0"),
-    Case("trial_show_in_contexts", f"trial show {CONTEXTS} 1"),
-    Case("best_in_context", f"best {CONTEXTS} --context long"),
-    Case("show_interrupted", f"show {TRACED}"),
-    Case("trial_show_proposed", f"trial show {TRACED} 1"),
-    Case("trial_files", f"trial files {RACED} 1 --to files"),
-    Case("trial_logs", f"trial logs {RACED} 1"),
-    Case("replay_llm", f"replay {RACED} --mode llm"),
-    Case("replay_policy", f"replay {RACED} --mode policy --vary global_batch=16,32"),
-    Case("replay_score", f"replay {RACED} --mode score --objective peak_memory"),
-    Case("leaderboard", "leaderboard"),
-    Case("compare_trials", f"compare trial:{RACED}:0 best:{RACED}"),
-    Case("verify", "doctor --verify"),
-    Case("gc", "gc --keep-best 0 --dry-run"),
-    Case("metrics_list", "metrics list"),
-    Case("metrics_show", "metrics show mfu straggler bw_allgather"),
-    Case("metrics_compute", f"metrics compute trial:{TRACED}:0 --no-cache"),
-    Case("trace_breakdown", f"trace breakdown trial:{TRACED}:0 --no-cache"),
-    Case("trace_collectives", f"trace collectives trial:{TRACED}:0 --no-cache"),
-    Case("trace_stragglers", f"trace stragglers trial:{TRACED}:0 --no-cache"),
-    Case("trace_kernels", f"trace kernels trial:{TRACED}:0 --no-cache"),
-    Case("trace_diff", f"trace diff trial:{TRACED}:0 trial:{TRACED}:0 --no-cache"),
-    Case("space_size", "space size -c study.toml"),
-    Case("space_check", "space check tp=2 -c study.toml"),
-    Case("space_sample", "space sample -n 2 -c study.toml"),
-    Case("space_estimate", "space estimate -n 2 -c study.toml"),
-    Case("space_explain", "space explain -c study.toml"),
-    Case("space_explain_card", f"space explain --card {CARD} --batch-size 8"),
-    Case("entry_check", f"entry check {CARD}"),
-    Case("policy_check", "policy check sharded -c study.toml"),
-)
-TEXT_CASES = (
-    Case("list", "list"),
-    Case("show", f"show {RACED}"),
-    Case("show_front", f"show {FRONT} --front"),
-    Case("best_arguments", f"best {RACED} --format args"),
-    Case("best_policy", f"best {RACED} --format policy"),
-    Case("trial_show", f"trial show {TRACED} 0"),
-    Case("compare", f"compare trial:{RACED}:0 best:{RACED} --display explain"),
-    Case("leaderboard", "leaderboard"),
-    Case("trace_breakdown", f"trace breakdown trial:{TRACED}:0 --no-cache"),
-    Case("bench_mix", f"bench mix trial:{TRACED}:0"),
-)
+JSON_CASES = {
+    "list": "list",
+    "show": f"show {RACED}",
+    "show_front": f"show {FRONT} --front",
+    "show_rescored": f"show {RACED} --objective peak_memory --last 1",
+    "show_constraints": f"show {RACED} --constraints",
+    "best": f"best {RACED}",
+    "trial_show_measured": f"trial show {RACED} 1",
+    "trial_show_failed": f"trial show {RACED} 2",
+    "trial_show_traced": f"trial show {TRACED} 0",
+    "trial_show_in_contexts": f"trial show {CONTEXTS} 1",
+    "best_in_context": f"best {CONTEXTS} --context long",
+    "show_interrupted": f"show {TRACED}",
+    "trial_show_proposed": f"trial show {TRACED} 1",
+    "trial_files": f"trial files {RACED} 1 --to files",
+    "trial_logs": f"trial logs {RACED} 1",
+    "replay_llm": f"replay {RACED} --mode llm",
+    "replay_policy": f"replay {RACED} --mode policy --vary global_batch=16,32",
+    "replay_score": f"replay {RACED} --mode score --objective peak_memory",
+    "leaderboard": "leaderboard",
+    "compare_trials": f"compare trial:{RACED}:0 best:{RACED}",
+    "verify": "doctor --verify",
+    "gc": "gc --keep-best 0 --dry-run",
+    "metrics_list": "metrics list",
+    "metrics_show": "metrics show mfu straggler bw_allgather",
+    "metrics_compute": f"metrics compute trial:{TRACED}:0 --no-cache",
+    "trace_breakdown": f"trace breakdown trial:{TRACED}:0 --no-cache",
+    "trace_collectives": f"trace collectives trial:{TRACED}:0 --no-cache",
+    "trace_stragglers": f"trace stragglers trial:{TRACED}:0 --no-cache",
+    "trace_kernels": f"trace kernels trial:{TRACED}:0 --no-cache",
+    "trace_diff": f"trace diff trial:{TRACED}:0 trial:{TRACED}:0 --no-cache",
+    "space_size": "space size -c study.toml",
+    "space_check": "space check tp=2 -c study.toml",
+    "space_sample": "space sample -n 2 -c study.toml",
+    "space_estimate": "space estimate -n 2 -c study.toml",
+    "space_explain": "space explain -c study.toml",
+    "space_explain_card": f"space explain --card {CARD} --batch-size 8",
+    "entry_check": f"entry check {CARD}",
+    "policy_check": "policy check sharded -c study.toml",
+}
+TEXT_CASES = {
+    "list": "list",
+    "show": f"show {RACED}",
+    "show_front": f"show {FRONT} --front",
+    "best_arguments": f"best {RACED} --format args",
+    "best_policy": f"best {RACED} --format policy",
+    "trial_show": f"trial show {TRACED} 0",
+    "compare": f"compare trial:{RACED}:0 best:{RACED} --display explain",
+    "leaderboard": "leaderboard",
+    "trace_breakdown": f"trace breakdown trial:{TRACED}:0 --no-cache",
+    "bench_mix": f"bench mix trial:{TRACED}:0",
+}
 
 
 def commands(named: Mapping[str, object], above: tuple[str, ...] = ()) -> Iterator[Words]:
@@ -344,14 +330,16 @@ def test_the_help_of_a_command_says_this(words, shown, is_golden):
     is_golden(help_file(words), shown(*words, "--help"))
 
 
-@pytest.mark.parametrize("case", JSON_CASES, ids=lambda case: case.name)
-def test_a_program_reads_this(case, shown, is_golden):
-    is_golden(case.json_file, laid_out(read_json(shown(*case.line.split(), "--json"))) + "\n")
+@pytest.mark.parametrize("name", JSON_CASES)
+def test_a_program_reads_this(name, shown, is_golden):
+    printed = shown(*JSON_CASES[name].split(), "--json")
+
+    is_golden(f"json/{name}.json", laid_out(read_json(printed)) + "\n")
 
 
-@pytest.mark.parametrize("case", TEXT_CASES, ids=lambda case: case.name)
-def test_a_person_reads_this(case, shown, is_golden):
-    is_golden(case.text_file, shown(*case.line.split()))
+@pytest.mark.parametrize("name", TEXT_CASES)
+def test_a_person_reads_this(name, shown, is_golden):
+    is_golden(f"text/{name}.txt", shown(*TEXT_CASES[name].split()))
 
 
 @pytest.fixture
@@ -367,6 +355,15 @@ def on_terminal(shown, monkeypatch) -> Callable[[str, int], str]:
     return run
 
 
+FINDING = CheckResult(
+    subject="GPUs",
+    state=State.MISSING,
+    detail="no NVIDIA driver answers on this machine, so searches run on the CPU and their results "
+    "are those of the CPU",
+    remedy="install the driver that fits the GPU, restart the machine, and look again with doctor",
+)
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -379,7 +376,8 @@ def on_terminal(shown, monkeypatch) -> Callable[[str, int], str]:
         f"show {RACED}",
     ],
 )
-def test_no_word_is_broken_on_a_common_terminal(on_terminal, line):
+def test_no_word_is_broken_on_a_common_terminal(on_terminal, line, monkeypatch):
+    monkeypatch.setattr(doctor, "findings", lambda *_, **__: iter([FINDING]))
     narrow, wide = on_terminal(line, 80).splitlines(), on_terminal(line, 1000)
 
     lines = [each for each in narrow if not each.startswith("next: ") and len(each.split()) > 2]
@@ -422,7 +420,7 @@ def test_the_service_describes_itself_like_this(golden_store, is_golden, tmp_pat
 
 
 def test_no_golden_file_is_left_over():
-    cases = [case.json_file for case in JSON_CASES] + [case.text_file for case in TEXT_CASES]
+    cases = [*(f"json/{name}.json" for name in JSON_CASES), *(f"text/{n}.txt" for n in TEXT_CASES)]
     names = {*map(help_file, HELP), *cases, *REPORTS, OPENAPI}
 
     assert {path.relative_to(GOLDEN).as_posix() for path in GOLDEN.rglob("*.*")} == names

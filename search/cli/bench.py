@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from records.codec import to_json
-from records.errors import StoreError, StudyError
+from records.errors import StudyError
 from records.study import Llm
 from search.cli.options import (
     JsonOption,
@@ -20,6 +20,7 @@ from search.cli.options import (
     examples,
     option,
     takes_options,
+    write_file,
 )
 from search.views.console import Terminal
 from search.views.format import format_count, parse_share
@@ -255,10 +256,7 @@ def mix(
     if out is None:
         typer.echo(text, nl=False)
         return
-    try:
-        out.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"cannot write {out}: {error.strerror}") from error
+    write_file(out, text)
     typer.echo(f"written: {out}")
     typer.echo(f"next: cclsearch run -c {shlex.quote(str(out))}")
 

@@ -21,6 +21,7 @@ from search.cli.options import (
     option,
     store_flag,
     takes_options,
+    write_file,
 )
 from search.compare.compare import Comparisons, Terms, compare_sides
 from search.compare.sides import NvbenchSide, side
@@ -212,11 +213,7 @@ def _print_nvbench(
     )
     found = compare_files(a.path, b.path, Filters.of(list(filters)), devices, terms.thresholds)
     if chosen.bulk_script is not None:
-        try:
-            chosen.bulk_script.write_text(bulk_script(found, view), encoding="utf-8")
-        except OSError as error:
-            path = chosen.bulk_script
-            raise StudyError(f"cannot write {path}: {error}; give another file") from error
+        write_file(chosen.bulk_script, bulk_script(found, view))
     if as_json:
         typer.echo(json.dumps(comparison_facts(found), allow_nan=False))
     else:

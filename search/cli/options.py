@@ -1,18 +1,19 @@
 """Options that several commands share, and the study that they describe."""
 
+import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_type_hints
 
 import typer
 
 from policies.space import Space
-from records.errors import StudyError
+from records.errors import StoreError, StudyError
 from records.study import Objective, Study
 from search.settings import store_root
 from search.views.svg import chart_file
@@ -337,6 +338,23 @@ class TraceOptions:
         from search.traces.open import open_traces
 
         return open_traces(self.trace, self.store, use_cache=not self.no_cache)
+
+
+def print_result(facts: object, lines: Iterable[str], *, as_json: bool) -> None:
+    """Print the facts as JSON, or else the lines."""
+    for line in [json.dumps(facts, allow_nan=False)] if as_json else lines:
+        typer.echo(line)
+
+
+def write_file(path: Path, text: str, *, mode: Literal["w", "x"] = "w") -> None:
+    """Write a file that an option names; raise `StudyError` for a wrong name, else `StoreError`."""
+    try:
+        with path.open(mode, encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        is_name = isinstance(error, FileExistsError | IsADirectoryError)
+        words = f"cannot write {path}: {error.strerror}; give another file"
+        raise (StudyError if is_name else StoreError)(words) from error
 
 
 def store_flag(store: Path) -> str:

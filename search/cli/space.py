@@ -20,11 +20,13 @@ from search.cli.options import (
     argument,
     examples,
     option,
+    print_result,
     takes_options,
 )
 from search.study.spaces import estimate as estimate_in_contexts
+from search.views.document import Column, Table, number_column
 from search.views.format import format_duration, format_percent
-from search.views.terminal import TerminalColumn, number_column, page_cells, table_lines
+from search.views.terminal import page_cells, table_lines
 
 INVALID = 2
 
@@ -43,10 +45,9 @@ def size(
 ) -> None:
     """Count all configurations and the feasible ones."""
     _, space = options.completed()
-    if as_json:
-        typer.echo(json.dumps({"points": space.size, "feasible": len(space.feasible)}))
-    else:
-        typer.echo(f"{space.size} points, {len(space.feasible)} satisfy the constraints")
+    feasible = len(space.feasible)
+    words = f"{space.size} points, {feasible} satisfy the constraints"
+    print_result({"points": space.size, "feasible": feasible}, [words], as_json=as_json)
 
 
 @app.command(
@@ -73,12 +74,9 @@ def check(
     answer = space.check(dict(map(_setting, settings)))
     if isinstance(answer, Config):
         derived = space.derived(answer)
-        if as_json:
-            typer.echo(json.dumps({"config": dict(answer.values), **derived}))
-        else:
-            typer.echo(f"valid: {answer}")
-            for name, value in derived.items():
-                typer.echo(f"{name}: {format_value(name, value)}")
+        lines = (f"{name}: {format_value(name, value)}" for name, value in derived.items())
+        facts = {"config": dict(answer.values), **derived}
+        print_result(facts, [f"valid: {answer}", *lines], as_json=as_json)
     elif as_json:
         typer.echo(json.dumps({"faults": answer}))
         raise typer.Exit(INVALID)
@@ -98,11 +96,7 @@ def sample(
     """Draw feasible configurations without replacement."""
     _, space = options.completed()
     drawn = space.sample(count, Random(seed))
-    if as_json:
-        typer.echo(json.dumps([dict(point.values) for point in drawn]))
-    else:
-        for point in drawn:
-            typer.echo(str(point))
+    print_result([dict(point.values) for point in drawn], map(str, drawn), as_json=as_json)
 
 
 @app.command(
@@ -130,15 +124,14 @@ def estimate(
         if not isinstance(answer, Config):
             raise StudyError("; ".join(answer))
         one = estimated(study, space, answer)
-        facts, lines = one.document, parts_lines(one)
+        facts, lines = one.facts, parts_lines(one)
     else:
         every = [estimated(study, space, config) for config in space.feasible]
         best = sorted(every, key=lambda each: each.step_s)[:count]
-        configurations = [each.document for each in best]
+        configurations = [each.facts for each in best]
         about = {"estimate": CAVEAT, "feasible": len(space.feasible)}
         facts, lines = {**about, "configurations": configurations}, list_lines(best, space)
-    for line in [json.dumps(facts)] if as_json else lines:
-        typer.echo(line)
+    print_result(facts, lines, as_json=as_json)
 
 
 @app.command(epilog=examples("cclsearch space explain", "cclsearch space explain --card card.yaml"))
@@ -160,7 +153,7 @@ def explain(
     ]
     constraints = [asdict(rule.constraint) for rule in space.rules]
     facts = {"inferences": study.inferences, "knobs": knobs, "constraints": constraints}
-    typer.echo(json.dumps(facts) if as_json else space.words())
+    print_result(facts, [space.words()], as_json=as_json)
 
 
 def _setting(text: str) -> tuple[str, object]:
@@ -218,16 +211,15 @@ def check_policy_file(
     varied = varied_values(vary or [])
     asked = seed_policy(policy, space_of(completed(study)))
     facts: list[dict[str, object]] = []
+    lines = []
     for context in policy_contexts(study, varied):
         answer, held_out = context.decide(asked), " (held out)" if context.held_out else ""
         config = dict(answer.values) if isinstance(answer, Config) else None
         fault = str(answer) if config is None else None
         place = {"context": context.name, "held_out": context.held_out}
         facts.append({**place, "config": config, "fault": fault})
-        if not as_json:
-            typer.echo(f"{context.name}{held_out}: {'' if config is None else 'valid: '}{answer}")
-    if as_json:
-        typer.echo(json.dumps(facts))
+        lines.append(f"{context.name}{held_out}: {'' if config is None else 'valid: '}{answer}")
+    print_result(facts, lines, as_json=as_json)
     if any(each["fault"] is not None for each in facts):
         raise typer.Exit(INVALID)
 
@@ -249,15 +241,10 @@ class Estimated:
         return sum(self.parts_s.values())
 
     @property
-    def document(self) -> Mapping[str, object]:
+    def facts(self) -> Mapping[str, object]:
         """The estimate for JSON, marked as such."""
-        return {
-            "estimate": CAVEAT,
-            "config": dict(self.config.values),
-            "step_s": self.step_s,
-            "parts_s": dict(self.parts_s),
-            **self.derived,
-        }
+        about = {"estimate": CAVEAT, "config": dict(self.config.values), "step_s": self.step_s}
+        return {**about, "parts_s": dict(self.parts_s), **self.derived}
 
 
 def estimated(study: Study, space: Space, config: Config) -> Estimated:
@@ -277,24 +264,20 @@ def parts_lines(one: Estimated) -> Iterator[str]:
     yield f"{format_duration(one.step_s)} a step of {one.config}: {CAVEAT}"
     parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
     shown = [(name, seconds) for name, seconds in parts if seconds]
-    yield from table_lines(
-        [
-            TerminalColumn(heading="part", cells=[name for name, _ in shown]),
-            number_column("time", [format_duration(s) for _, s in shown]),
-            number_column("share", [format_percent(s / one.step_s) for _, s in shown]),
-        ],
-        page_cells(),
+    table = Table.of(
+        Column(heading="part", cells=[name for name, _ in shown]),
+        number_column("time", [format_duration(s) for _, s in shown]),
+        number_column("share", [format_percent(s / one.step_s) for _, s in shown]),
     )
+    yield from table_lines(table, page_cells())
     yield from (f"{name}: {format_value(name, value)}" for name, value in one.derived.items())
 
 
 def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
     """Yield configurations in the order of their estimates."""
     yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
-    yield from table_lines(
-        [
-            number_column("step", [format_duration(each.step_s) for each in best]),
-            TerminalColumn(heading="configuration", cells=[str(each.config) for each in best]),
-        ],
-        page_cells(),
+    table = Table.of(
+        number_column("step", [format_duration(each.step_s) for each in best]),
+        Column(heading="configuration", cells=[str(each.config) for each in best]),
     )
+    yield from table_lines(table, page_cells())

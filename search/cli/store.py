@@ -13,13 +13,14 @@ import typer
 from evaluator.doctor import CheckResult, State
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
-from records.store.writer import RebuiltDatabase, RebuiltStudy, rebuild
+from records.store.writer import RebuiltStudy, rebuild
 from search import settings
 from search.cli.options import (
     JsonOption,
     StoreOption,
     examples,
     option,
+    print_result,
     store_flag,
     takes_options,
 )
@@ -125,24 +126,19 @@ def gc(
     are kept. Only traces that an option selects are removed; the store records
     when and why.
     """
-    older_than = None if traces_older_than is None else _duration(traces_older_than)
+    parts = [] if traces_older_than is None else [f"traces older than {traces_older_than}"]
+    parts += [] if max_size is None else [f"the oldest traces beyond {max_size}"]
+    words = ", ".join(parts) or "all traces"
+    if keep_best:
+        best = f"the best {keep_best} trials" if keep_best > 1 else "the best"
+        words = f"{', '.join(parts)}{', ' if parts else 'traces '}of all but {best}"
     rules = Rules(
-        older_than=older_than,
+        older_than=None if traces_older_than is None else _duration(traces_older_than),
         keep_best=keep_best,
         max_bytes=None if max_size is None else _bytes(max_size),
-        words=_words(traces_older_than, keep_best, max_size),
+        words=words,
     )
     free_space(rules, store, dry_run=dry_run, yes=yes, as_json=as_json)
-
-
-def _words(older_than: str | None, keep_best: int | None, max_size: str | None) -> str:
-    """Return the rules as text for the store."""
-    parts = [f"traces older than {older_than}"] if older_than is not None else []
-    parts += [f"the oldest traces beyond {max_size}"] if max_size is not None else []
-    if not keep_best:
-        return ", ".join(parts) or "all traces"
-    best = f"of all but the best {keep_best} trials" if keep_best > 1 else "of all but the best"
-    return f"{', '.join(parts)}, {best}" if parts else f"traces {best}"
 
 
 def _duration(text: str) -> timedelta:
@@ -192,20 +188,13 @@ def free_space(
             return
         flag = store_flag(records.root)
     if dry_run:
-        would = sum(kept.disk_bytes for kept in _going(plan))
-        stored = format_decimal_bytes(plan.disk_bytes)
-        typer.echo(f"{format_decimal_bytes(would)} would be freed of {stored}")
+        traces = [trace.kept for trace in plan.traces]
+        would = _disk([*plan.orphans, *(kept for kept, _ in plan.unfinished), *traces])
+        typer.echo(f"{would} would be freed of {format_decimal_bytes(plan.disk_bytes)}")
     else:
-        typer.echo(
-            f"{format_count(count, 'file')} removed, {format_decimal_bytes(freed_bytes)} freed"
-        )
+        freed = format_decimal_bytes(freed_bytes)
+        typer.echo(f"{format_count(count, 'file')} removed, {freed} freed")
         typer.echo(f"next: cclsearch doctor --verify{flag}")
-
-
-def _going(plan: Plan) -> Iterator[StoredFile]:
-    yield from plan.orphans
-    yield from (kept for kept, _ in plan.unfinished)
-    yield from (trace.kept for trace in plan.traces)
 
 
 def _print_plan(plan: Plan) -> None:
@@ -280,11 +269,18 @@ def print_rebuild(store: Path | None, *, as_json: bool) -> None:
     """Rebuild the database and print a line for each study."""
     root = store_root(store).absolute()
     rebuilt = rebuild(root, (lambda _study: None) if as_json else _print_study)
-    if as_json:
-        kept = None if rebuilt.kept is None else str(rebuilt.kept)
-        typer.echo(json.dumps({**asdict(rebuilt), "kept": kept}))
-        return
-    _print_end(rebuilt, root)
+    kept = None if rebuilt.kept is None else str(rebuilt.kept)
+    trials = sum(study.trials for study in rebuilt.studies)
+    lines = (
+        *([] if kept is None else [f"kept: the old database is {kept}"]),
+        *(
+            f"not rebuilt: study {study_id} has no journal; only the old database has it"
+            for study_id in rebuilt.without_journal
+        ),
+        f"rebuilt: {len(rebuilt.studies)} studies, {trials} trials in {root}",
+        f"next: cclsearch list{store_flag(root)}",
+    )
+    print_result({**asdict(rebuilt), "kept": kept}, lines, as_json=as_json)
 
 
 def _print_study(study: RebuiltStudy) -> None:
@@ -293,31 +289,15 @@ def _print_study(study: RebuiltStudy) -> None:
         typer.echo(f"  not read: {why}")
 
 
-def _print_end(rebuilt: RebuiltDatabase, root: Path) -> None:
-    if rebuilt.kept is not None:
-        typer.echo(f"kept: the old database is {rebuilt.kept}")
-    for study_id in rebuilt.without_journal:
-        typer.echo(f"not rebuilt: study {study_id} has no journal; only the old database has it")
-    trials = sum(study.trials for study in rebuilt.studies)
-    typer.echo(f"rebuilt: {len(rebuilt.studies)} studies, {trials} trials in {root}")
-    typer.echo(f"next: cclsearch list{store_flag(root)}")
-
-
 def print_verified(store: Path | None, *, as_json: bool) -> None:
     """Print changed and missing files; raise `StoreError` if there are any."""
     with open_store(store) as records, progress_bar() as on_file:
         found = verify_files(records, on_file)
         root = records.root
-    if as_json:
-        typer.echo(json.dumps(asdict(found)))
-    else:
-        typer.echo(
-            f"{found.file_count} files read, {format_decimal_bytes(found.disk_bytes)} on disk"
-        )
-        if found.removed_count:
-            typer.echo(f"{found.removed_count} were removed by gc, as recorded")
-        for fault in found.faults:
-            typer.echo(f"{_whose(fault)}: {fault.what}")
+    read = f"{found.file_count} files read, {format_decimal_bytes(found.disk_bytes)} on disk"
+    removed = f"{found.removed_count} were removed by gc, as recorded"
+    lines = (read, *([removed] if found.removed_count else []), *map(_fault_words, found.faults))
+    print_result(asdict(found), lines, as_json=as_json)
     if found.faults:
         raise StoreError(
             f"{len(found.faults)} files of {root} are changed or missing; restore them from a "
@@ -327,10 +307,7 @@ def print_verified(store: Path | None, *, as_json: bool) -> None:
         typer.echo("all files match their digests")
 
 
-def _whose(fault: Fault) -> str:
-    """Return which trials the file belongs to."""
-    if not fault.cited_by:
-        return "a file that no record refers to"
-    return "; ".join(
-        f"study {study_id}, trial {ordinal}, {name}" for study_id, ordinal, name in fault.cited_by
-    )
+def _fault_words(fault: Fault) -> str:
+    """Return what is wrong with a file, and which trials it belongs to."""
+    cited = (f"study {study}, trial {ordinal}, {name}" for study, ordinal, name in fault.cited_by)
+    return f"{'; '.join(cited) or 'a file that no record refers to'}: {fault.what}"

@@ -20,8 +20,10 @@ from search.cli.options import (
     StoreOption,
     examples,
     option,
+    print_result,
     store_flag,
     takes_options,
+    write_file,
 )
 from search.loop.study_result import leader_of
 from search.report.trial import trial_record
@@ -69,17 +71,13 @@ def logs(
     with _chosen(which, store) as (row, trial, records):
         whose = "" if rank is None else f"rank{rank}."
         found = [a for a in trial.outcome.artifacts if _is_log(a) and a.name.startswith(whose)]
-        if as_json:
-            texts = {a.name: stored_text(row.id, trial.ordinal, a, records) for a in found}
-            typer.echo(json.dumps(texts))
-            return
-        if not found:
+        texts = {a.name: stored_text(row.id, trial.ordinal, a, records) for a in found}
+        if not (found or as_json):
             whose = f" of rank {rank}" if rank is not None else ""
             command = f"cclsearch trial show {row.id} {trial.ordinal}{store_flag(records.root)}"
             raise StudyError(f"trial {trial.ordinal} has no log{whose}; see `{command}`")
-        for artifact in found:
-            typer.echo(f"== {artifact.name}")
-            typer.echo(stored_text(row.id, trial.ordinal, artifact, records))
+        lines = (line for name, text in texts.items() for line in (f"== {name}", text))
+        print_result(texts, lines, as_json=as_json)
 
 
 @app.command(epilog=examples("cclsearch trial files 3 --to trial-3"))
@@ -102,7 +100,7 @@ def files(
             raise StoreError(f"cannot copy trial {trial.ordinal} to {to}: {error}") from error
         copies = copy_files(row.id, trial.ordinal, trial.outcome.artifacts, to, records)
     paths = [str(policy), *map(str, copies.paths)]
-    typer.echo(json.dumps(paths) if as_json else "\n".join(paths))
+    print_result(paths, paths, as_json=as_json)
     for line in copies.removed:
         typer.echo(line, err=True)
     if copies.faults:
@@ -134,12 +132,8 @@ def script(
     with _chosen(which, store) as (row, trial, records):
         text = launch_script(trial, row, records, context)
     if output is not None:
-        try:
-            with output.open("x", encoding="utf-8") as file:
-                file.write(text)
-            output.chmod(0o755)
-        except OSError as error:
-            raise StudyError(f"cannot write {output}: {error.strerror}; give another") from error
+        write_file(output, text, mode="x")
+        output.chmod(0o755)
     if as_json:
         typer.echo(json.dumps({"study_id": row.id, "ordinal": trial.ordinal, "script": text}))
     elif output is None:

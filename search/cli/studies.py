@@ -27,6 +27,7 @@ from search.cli.options import (
     StudyArgument,
     examples,
     option,
+    print_result,
     store_flag,
     takes_options,
 )
@@ -88,27 +89,26 @@ def list_studies(
     as_json: JsonOption = False,
 ) -> None:
     """List recorded studies, newest first."""
-    rows: tuple[StudyRow, ...] = ()
     facts: list[dict[str, object]] = []
     best: list[str] = []
     all_count = 0
+    root = store_root(store).absolute()
     if has_records(store):
         with open_store(store) as records:
-            rows, all_count = records.studies(limit=count), records.study_count()
-            for row in rows:
+            all_count = records.study_count()
+            for row in records.studies(limit=count):
                 leader = leader_of(row, records)
                 facts.append(study_facts(row, leader, records))
                 best.append(_best_words(leader, row, records))
     if as_json:
         typer.echo(json.dumps(facts))
-    elif rows:
+    elif facts:
         _print_table(facts, best)
     else:
-        root = store_root(store).absolute()
         typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
-    if len(rows) < all_count:
-        shown = f"the newest {len(rows)} of {all_count} studies; for more: cclsearch list --limit"
-        typer.echo(f"{shown} {all_count}{store_flag(store_root(store).absolute())}", err=True)
+    if len(facts) < all_count:
+        shown = f"the newest {len(facts)} of {all_count} studies; for more: cclsearch list --limit"
+        typer.echo(f"{shown} {all_count}{store_flag(root)}", err=True)
 
 
 @app.command(
@@ -261,16 +261,16 @@ def _print_status(record: StudyRecord, records: Store) -> None:
     """Print how far an unfinished study is, and how to resume it."""
     row = record.row
     now = status(row, records)
-    for label, words in origin_lines(record):
-        typer.echo(f"{label}: {words}")
-    for use in record.uses:
-        typer.echo(f"model: {use_words(use, row.study.llm)}")
-    typer.echo(f"status: {now}")
+    lines = [*origin_lines(record)]
+    lines += [("model", use_words(use, row.study.llm)) for use in record.uses]
+    lines.append(("status", now))
     if now != "running":
         replay = row.strategy == MEASURE
         command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
         trusts = " --trust" if is_foreign(row.study) else ""
-        typer.echo(f"next: cclsearch {command}{trusts}{store_flag(records.root)}")
+        lines.append(("next", f"cclsearch {command}{trusts}{store_flag(records.root)}"))
+    for label, words in lines:
+        typer.echo(f"{label}: {words}")
 
 
 def study_words(row: StudyRow) -> str:
@@ -469,20 +469,13 @@ def print_front(
 
         ((_, drawn),) = draw_fronts(history_front(scoring, history, front))
         write_chart(drawn, f"{study.name}: {row.id}", plot)
+    how = "; rescored, nothing was launched" if asked.is_given else ""
+    measured = f"{len(front)} of {len(history.measured)} measured trials"
+    lines = (f"{measured}, over {objective_words(study)}{how}", *front_words(front, history))
     if as_json:
         typer.echo(json.dumps([json.loads(to_json(member)) for member in front]))
-        return
-    how = "; rescored, nothing was launched" if asked.is_given else ""
-    print_lines(
-        [
-            (
-                "front",
-                f"{len(front)} of {len(history.measured)} measured trials, over "
-                f"{objective_words(study)}{how}",
-            ),
-            *(("front", words) for words in front_words(front, history)),
-        ]
-    )
+    else:
+        print_lines(("front", words) for words in lines)
 
 
 def print_constraints(
@@ -495,8 +488,10 @@ def print_constraints(
             row = _without(row, revoke, records)
         found = _learned(row, records)
         given = [rule.words for rule in space_of(row.study).rules]
-        if as_json:
-            learned = [
+        facts = {
+            "study_id": row.id,
+            "given": given,
+            "learned": [
                 {
                     "name": each.constraint.name,
                     "expression": each.constraint.expression,
@@ -504,22 +499,21 @@ def print_constraints(
                     "trials": each.ordinals,
                 }
                 for each in found
-            ]
-            about = {"study_id": row.id, "given": given, "learned": learned}
-            typer.echo(json.dumps({**about, "revoked": row.study.revoked}))
-            return
-        for rule in given:
-            typer.echo(f"given: {rule}")
-        for each in found:
-            typer.echo(f"{each.constraint.name} ({each.constraint.reason})")
-        for name in row.study.revoked:
-            typer.echo(f"revoked: {name}")
-        if not found:
-            typer.echo("no constraints were learned from failures")
-            return
-        name = shlex.quote(found[0].constraint.name)
-        again = f"cclsearch show {row.id} --constraints --revoke {name}"
-        typer.echo(f"next: {again}{store_flag(records.root)}")
+            ],
+            "revoked": row.study.revoked,
+        }
+        last = "no constraints were learned from failures"
+        if found:
+            name = shlex.quote(found[0].constraint.name)
+            again = f"cclsearch show {row.id} --constraints --revoke {name}"
+            last = f"next: {again}{store_flag(records.root)}"
+        lines = (
+            *(f"given: {rule}" for rule in given),
+            *(f"{each.constraint.name} ({each.constraint.reason})" for each in found),
+            *(f"revoked: {name}" for name in row.study.revoked),
+            last,
+        )
+        print_result(facts, lines, as_json=as_json)
 
 
 def _without(row: StudyRow, name: str, records: Store) -> StudyRow:

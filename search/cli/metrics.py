@@ -16,7 +16,6 @@ from evaluator.metrics.base import TRACES, Metric
 from evaluator.metrics.card_mismatches import mismatches
 from evaluator.metrics.registry import (
     Definition,
-    Measures,
     definitions,
     loaded_metrics,
     measure_each,
@@ -41,14 +40,16 @@ from search.cli.options import (
     card_given,
     examples,
     option,
+    print_result,
     store_flag,
     takes_options,
 )
 from search.settings import Interrupted, open_store
 from search.views.console import progress_bar
-from search.views.format import absence_lines, format_number, one_line
+from search.views.document import Column, number_column
+from search.views.format import absence_lines, format_count, format_number, one_line
 from search.views.study import definition_facts
-from search.views.terminal import PAGE_CELLS, TerminalColumn, number_column, page_cells, print_table
+from search.views.terminal import PAGE_CELLS, page_cells, print_table
 
 if TYPE_CHECKING:
     from search.replay.metrics import RecomputedTrial
@@ -82,14 +83,12 @@ def list_metrics(metrics_file: MetricsFileOption = None, as_json: JsonOption = F
         typer.echo(json.dumps([definition_facts(each) for each in metrics]))
         return
     print_table(
-        TerminalColumn(heading="metric", cells=[each.name for each in metrics]),
-        TerminalColumn(heading="v", cells=[str(each.version) for each in metrics]),
-        TerminalColumn(heading="from", cells=[_letters(each) for each in metrics]),
-        TerminalColumn(
-            heading="", cells=["↑" if each.better == "higher" else "↓" for each in metrics]
-        ),
-        TerminalColumn(heading="unit", cells=[each.unit for each in metrics]),
-        TerminalColumn(heading="label", cells=[each.label for each in metrics], yielding=True),
+        Column(heading="metric", cells=[each.name for each in metrics]),
+        Column(heading="v", cells=[str(each.version) for each in metrics]),
+        Column(heading="from", cells=[_letters(each) for each in metrics]),
+        Column(heading="", cells=["↑" if each.better == "higher" else "↓" for each in metrics]),
+        Column(heading="unit", cells=[each.unit for each in metrics]),
+        Column(heading="label", cells=[each.label for each in metrics], yielding=True),
     )
     for reason in broken.values():
         typer.echo(reason)
@@ -109,10 +108,8 @@ def show(
 ) -> None:
     """Show the definition of metrics, their sources, and differences from CCL-Bench."""
     metrics, _ = _requested(names, metrics_file)
-    if as_json:
-        typer.echo(json.dumps([definition_facts(each) for each in metrics]))
-    else:
-        typer.echo("\n\n".join("\n".join(_lines(each)) for each in metrics))
+    texts = "\n\n".join("\n".join(_lines(each)) for each in metrics)
+    print_result([definition_facts(each) for each in metrics], [texts], as_json=as_json)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,13 +221,24 @@ def print_values(asked: ComputeOptions, *, as_json: bool) -> None:
             "mismatches": unfit,
             "inferences": inferences,
             "broken": broken,
-            "metrics": [_facts(each, measures, values) for each in known],
+            "metrics": [
+                {
+                    "name": each.name,
+                    "label": each.label,
+                    "value": values[each.name].value if each.name in values else None,
+                    "unit": each.unit,
+                    "better": each.better,
+                    "version": each.version,
+                    "absent": measures.absent.get(each.name),
+                }
+                for each in known
+            ],
         }
         typer.echo(json.dumps({**head_facts(found), **facts}, allow_nan=False))
     else:
         print_head(found)
-        _print_measures(known, measures, values)
-        for line in absence_lines(broken):
+        _print_measures([each for each in known if each.name in values], values)
+        for line in (*absence_lines(measures.absent), *absence_lines(broken)):
             typer.echo(line)
         split = found.evidence.split
         print_caveats(*(f"card: {words}" for words in inferences))
@@ -264,37 +272,15 @@ def _with_card(asked: ComputeOptions) -> "tuple[OpenTraces, Sequence[str], Seque
     return replace(found, evidence=seen), unfit, reader.inferences
 
 
-def _facts(of: Metric, measures: Measures, values: dict[str, MetricValue]) -> dict[str, object]:
-    """Return a value for JSON; null with a reason if absent."""
-    value = values.get(of.name)
-    return {
-        "name": of.name,
-        "label": of.label,
-        "value": value.value if value else None,
-        "unit": of.unit,
-        "better": of.better,
-        "version": of.version,
-        "absent": measures.absent.get(of.name),
-    }
-
-
-def _print_measures(
-    known: Sequence[Metric], measures: Measures, values: dict[str, MetricValue]
-) -> None:
-    measured = [values[each.name] for each in known if each.name in values]
+def _print_measures(measured: Sequence[Metric], values: Mapping[str, MetricValue]) -> None:
     if measured:
+        numbers = [format_number(values[each.name].value) for each in measured]
         print_table(
-            TerminalColumn(heading="metric", cells=[value.name for value in measured]),
-            number_column("value", [format_number(value.value) for value in measured]),
-            TerminalColumn(heading="unit", cells=[value.unit for value in measured]),
-            TerminalColumn(
-                heading="what",
-                cells=[each.label for each in known if each.name in values],
-                yielding=True,
-            ),
+            Column(heading="metric", cells=[each.name for each in measured]),
+            number_column("value", numbers),
+            Column(heading="unit", cells=[values[each.name].unit for each in measured]),
+            Column(heading="what", cells=[each.label for each in measured], yielding=True),
         )
-    for line in absence_lines(measures.absent):
-        typer.echo(line)
 
 
 def print_computed(asked: ComputeOptions, *, as_json: bool) -> None:
@@ -393,7 +379,7 @@ def _print_summary(
     """Print the counts by metric, and the next command."""
     for line in absence_lines(broken):
         typer.echo(line)
-    looked_at = f"{len(rows)} {'study' if len(rows) == 1 else 'studies'}"
+    looked_at = format_count(len(rows), "study", "studies")
     if not tally.trial_count:
         typer.echo(f"nothing to compute: every trial of {looked_at} has all of these metrics")
         return
@@ -401,12 +387,12 @@ def _print_summary(
     shown = [each.metric for each in known if each.metric.name in touched]
     typer.echo("")
     print_table(
-        TerminalColumn(heading="metric", cells=[each.name for each in shown], yielding=True),
+        Column(heading="metric", cells=[each.name for each in shown], yielding=True),
         number_column("version", [str(each.version) for each in shown]),
         number_column("values", [str(tally.values[each.name]) for each in shown]),
         number_column("absent", [str(tally.absent[each.name]) for each in shown]),
         number_column("not read", [str(tally.unread[each.name]) for each in shown]),
-        TerminalColumn(
+        Column(
             heading="in place of",
             cells=[
                 ", ".join(f"version {old}" for old in sorted(tally.replaced[each.name]))

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Final
 
 from evaluator.timing.bench_csv import (
@@ -26,7 +26,6 @@ from records.errors import StudyError, shown
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 """What may become a part of a file's name."""
 UNITS: Final = ("B", "KB", "MB", "GB", "TB")
-WINDOWS_PATH: Final = re.compile(r"[A-Za-z]:\\")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +51,9 @@ def labelled_folders(texts: Sequence[str]) -> tuple[LabelledFolder, ...]:
 
 
 def _labelled(text: str) -> LabelledFolder:
-    """A colon parts label and path, unless it belongs to a folder that is there or to a drive."""
+    """A colon parts label and path, unless it belongs to a folder that is there."""
     label, _, rest = text.partition(":")
-    if WINDOWS_PATH.match(text):
-        path, label = Path(text), PureWindowsPath(text).name
-    elif NAME.fullmatch(label) and rest and (Path(rest).is_dir() or not Path(text).is_dir()):
+    if NAME.fullmatch(label) and rest and (Path(rest).is_dir() or not Path(text).is_dir()):
         path = Path(rest)
     else:
         path, label = Path(text), Path(text).absolute().name

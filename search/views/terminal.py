@@ -46,7 +46,6 @@ from search.views.document import (
     Table,
     Tone,
 )
-from search.views.document import number_column as number_column
 from search.views.format import (
     caveats,
     format_breakdown,
@@ -67,7 +66,6 @@ CELL_CHARS = 4000
 
 LEAST_CELLS = 8
 """What a yielding column keeps."""
-TerminalColumn = Column
 
 
 def page_cells() -> int:

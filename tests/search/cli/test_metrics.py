@@ -148,13 +148,6 @@ def test_values_of_the_published_toolkit_are_given_in_its_units(computed):
     assert theirs[name]["value"] == pytest.approx(39.2, rel=0.01)
 
 
-def test_metrics_of_a_trial_on_record_know_its_steps_and_its_work(computed, traced_store):
-    metrics = computed("trial:0", "--store", traced_store())
-
-    assert metrics["step_time"]["value"] == 0.5
-    assert metrics["compute_comm_overlap"]["value"] is not None
-
-
 def test_a_damaged_trace_ends_with_2_and_names_the_file(cclsearch, tmp_path):
     whole = (SYNTHETIC / "rank0_trace.json.gz").read_bytes()
     text = gzip.decompress(whole)

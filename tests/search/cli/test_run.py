@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -22,44 +23,15 @@ from tests.support.service import CCLSEARCH, run_cclsearch
 LIMIT_S = 120
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "script"
 CARDS = Path(__file__).parents[2] / "data" / "cards"
-TRAINED = """
-name = "smallest"
-
-[workload]
-name = "decoder-2L"
-layer_count = 2
-hidden_size = 32
-head_count = 2
-kv_head_count = 2
-ffn_size = 64
-vocab_size = 64
-sequence_length = 32
-global_batch = 4
-
-[environment]
-device = "cpu"
-world_size = 2
-ranks_per_node = 2
-
-[measure]
-warmup_steps = 1
-timed_steps = 5
-profiled_steps = 2
-timeout_s = 60.0
-self_test_rounds = 0
-race_rounds = 0
-confirm_top = 1
-confirm_rounds = 1
-max_confirm_rounds = 1
-
-[budget]
-trials = 2
-max_failures = 1
-"""
+TINY = (Path(__file__).parents[2] / "data" / "tiny_study.toml").read_text(encoding="utf-8")
+TRAINED = (
+    TINY.replace("self_test_rounds = 1\nrace_rounds = 2", "self_test_rounds = 0\nrace_rounds = 0")
+    .replace("confirm_rounds = 2", "confirm_rounds = 1")
+    .replace("trials = 4\npatience = 4", "trials = 2\nmax_failures = 1")
+)
 # The same without ranks, for torch takes longer to import than the rest: a launch that ends only
 # when it is told to, and then fails.
 HELD = f"""{TRAINED}
-[launch]
 recipe = "command"
 
 [command]
@@ -138,7 +110,7 @@ def test_a_search_prints_its_trials_and_its_finding_on_standard_output(trained):
 
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
-    assert lines[0].endswith(": smallest, objective step_time")
+    assert lines[0].endswith(": tiny, objective step_time")
     assert lines[1] == "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
     assert [line.split()[:2] for line in lines[2:4]] == [["trial", "0"], ["trial", "1"]]
     assert lines[4].startswith("trial 0 repeated to confirm")
@@ -190,8 +162,8 @@ def test_a_search_of_nothing_that_can_be_measured_ends_with_3(here):
 def test_a_memory_budget_that_surely_holds_nothing_launches_nothing(here):
     large = TRAINED.replace("hidden_size = 32", "hidden_size = 512")
     large = large.replace("ffn_size = 64", "ffn_size = 4096")
-    budget = "[launch]\nmemory_budget_bytes = 33554432\n"
-    (here.path / "study.toml").write_text(f"{large}\n{budget}", encoding="utf-8")
+    large = large.replace("memory_budget_bytes = 536870912", "memory_budget_bytes = 33554432")
+    (here.path / "study.toml").write_text(large, encoding="utf-8")
 
     ended = here.run("run", "-c", "study.toml")
 
@@ -506,34 +478,14 @@ PASSWORD = 'pa"ss\\word/4711'
 CERTIFICATE = "line one of a secret\nline two of a secret"
 STRANGER = f"hf_{'Ab3' * 12}"
 """A token that is in nobody's environment."""
-SECRET_STUDY = """
-name = "mine"
-[workload]
-name = "mine"
-global_batch = 8
-sequence_length = 16
-[environment]
-device = "cpu"
-world_size = 2
-ranks_per_node = 2
-[launch]
-recipe = "command"
-[command]
-run = ["bash", "tools/run.sh"]
-rank_count = "1"
-environment = { DATA = "HOME/data:/usr/share" }
-[space.size]
-choices = [1, 2, 3]
-[measure]
-self_test_rounds = 0
-race_rounds = 0
-confirm_top = 0
-confirm_rounds = 0
-infrastructure_retries = 0
-profiled_steps = 0
-[budget]
-trials = 2
-"""
+SECRET_STUDY = (
+    re.sub(r"(?s)\[space.dp\].*\[measure\]", "[space.size]\nchoices = [1, 2, 3]\n[measure]", STUDY)
+    .replace('"run.sh"]', '"tools/run.sh"]\nrank_count = "1"')
+    .replace('export = { dp = "DATA_PARALLEL" }', 'environment = { DATA = "HOME/data:/usr/share" }')
+    .replace("confirm_top = 1\nconfirm_rounds = 1", "confirm_top = 0\nconfirm_rounds = 0")
+    .replace("max_confirm_rounds = 1", "profiled_steps = 0")
+    .replace("trials = 5", "trials = 2")
+)
 # It prints all that it can see, the environment of the search above it too, and then fails.
 SECRET_SCRIPT = r"""
 set -e

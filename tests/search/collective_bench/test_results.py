@@ -49,8 +49,6 @@ def test_a_label_stands_before_a_colon_or_is_the_name_of_the_folder(tmp_path, mo
 @pytest.mark.parametrize(
     ("text", "label", "path"),
     [
-        ("C:\\results\\mpi", "mpi", "C:\\results\\mpi"),
-        ("C:/results/mpi", "C", "/results/mpi"),
         ("./12:30/c10d", "c10d", "12:30/c10d"),
         ("a/b:c/d", "d", "a/b:c/d"),
         ("a:b:c", "a", "b:c"),

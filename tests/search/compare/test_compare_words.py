@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.timing.decision import Comparison, DecisionRule, Verdict
-from search.compare.compare import ComparisonRow, Comparisons, ComparisonSide, Reading, reading
+from search.compare.compare import ComparisonRow, Comparisons, ComparisonSide, reading
 from search.compare.view import amount, verdict_words, why_words
 
 
@@ -94,12 +94,6 @@ def test_a_verdict_says_how_many_of_its_rounds_were_disturbed(disturbed_count, w
 )
 def test_every_reason_is_told_in_words(reason, words):
     assert why_words(*told(Verdict.UNDECIDED, reason)) == words
-
-
-def test_one_launch_or_launches_beyond_all_bounds_have_no_interval():
-    assert reading([2.0], 0.05) == Reading(centre=2.0, launch_count=1)
-    assert reading([1.0, 1e9], 0.001).low is None
-    assert reading([1.0, 1.1], 0.05).low is not None
 
 
 @given(

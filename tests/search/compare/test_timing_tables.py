@@ -100,24 +100,10 @@ def test_rows_columns_and_medians_are_those_of_torch(table):
     assert words.findall(re.sub(r"\[\d.*?\]", "", ours)) == words.findall(str(theirs))
 
 
-def test_replicates_of_two_launches_show_both_and_no_interval(table):
-    shown = table(timing("a", 1.0, launches=["one"]), timing("a", 1.1, launches=["two"]))
-
-    assert "(1.0, 1.1)  n=2" in shown
-    assert "too few for an interval" in shown
-    assert "[" not in shown
-
-
 def test_a_sample_alone_has_no_interval_and_no_legend(table):
     shown = table(single("a", 2.0))
 
     assert shown.splitlines()[-3:] == ["x @ y  2.0", "", "Times are in seconds (s)."]
-
-
-def test_an_environment_that_nobody_named_comes_first(table):
-    shown = table(*(timing("a", 1.0, env=env) for env in ("b", None, "a")))
-
-    assert re.findall(r"^(a|b|unspecified)\b", shown, re.MULTILINE) == ["unspecified", "a", "b"]
 
 
 def test_two_tasks_in_one_cell_are_refused(table):

@@ -26,20 +26,13 @@ LEAST_STORE_BYTES = 1 << 30
 
 def findings(store: Path, *, long_noise: bool) -> Iterator[CheckResult]:
     """Yield the result of each check when it ends."""
-    yield machine.gpus()
-    yield machine.gpu_links()
-    yield machine.cores()
-    yield machine.memory()
-    yield machine.clocks()
-    yield machine.interfaces()
-    yield machine.torch_backends()
-    yield sandbox()
+    hardware = machine.gpus, machine.gpu_links, machine.cores, machine.memory, machine.clocks
+    for check in (*hardware, machine.interfaces, machine.torch_backends, sandbox):
+        yield check()
     yield from launches(long_noise=long_noise)
     yield store_folder(store)
-    yield machine.compiler()
-    yield machine.stack_reader()
-    yield machine.mpi()
-    yield machine.slurm()
+    for check in (machine.compiler, machine.stack_reader, machine.mpi, machine.slurm):
+        yield check()
     yield machine.containers()
     yield api_key()
 
@@ -73,8 +66,7 @@ def store_folder(store: Path) -> CheckResult:
     free_bytes, kind = free.f_bavail * free.f_frsize, file_system(folder)
     detail = f"{store} on {kind}, {free_bytes / 2**30:.1f} GiB free"
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        elsewhere = "choose another folder with --store"
-        detail = f"{detail}, cannot be written"
+        elsewhere, detail = "choose another folder with --store", f"{detail}, cannot be written"
         return _result("store", detail, elsewhere, state=State.MISSING, needed=True)
     remedy = None
     if free_bytes < LEAST_STORE_BYTES:

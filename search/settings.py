@@ -6,7 +6,7 @@ Every command loads this module, so it imports the store only where one is opene
 import os
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -113,7 +113,10 @@ class LlmSettings:
                 "the base URL of the model must read http(s)://host[:port][/path], "
                 f"without a user name: set it again, {OFFLINE}"
             )
-        if parts.scheme == "http" and not _is_loopback(parts.hostname):
+        with suppress(ValueError):  # a name instead of a number
+            if ip_address(parts.hostname).is_loopback:
+                return
+        if parts.scheme == "http" and parts.hostname != "localhost":
             raise ProviderError(
                 f"the key would cross the network unencrypted on its way to {parts.hostname}: "
                 f"write https:// in ANTHROPIC_BASE_URL, {OFFLINE}"
@@ -133,14 +136,6 @@ class LlmSettings:
 def without_version(url: str) -> str:
     """A base URL without the `/v1` that some providers write at its end."""
     return url.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _is_loopback(host: str) -> bool:
-    """Whether a host is this machine, by its name or number."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 SECRET_WORDS = ("KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "ANTHROPIC")
@@ -174,14 +169,14 @@ def service_token() -> str | None:
     return os.environ.get("CCLSEARCH_TOKEN")
 
 
-def has_key() -> bool:
-    """Whether a model can be asked."""
-    return key_variable() is not None
-
-
 def key_variable() -> str | None:
     """The variable that a key for a model is in; None where there is no key."""
     return next((name for name in (API_KEY, AUTH_TOKEN) if os.environ.get(name)), None)
+
+
+def has_key() -> bool:
+    """Whether a model can be asked."""
+    return key_variable() is not None
 
 
 def llm_settings(llm: "Llm") -> LlmSettings:
@@ -192,16 +187,8 @@ def llm_settings(llm: "Llm") -> LlmSettings:
             "to ask a model takes a key in ANTHROPIC_API_KEY or ANTHROPIC_AUTH_TOKEN: "
             "export it, or use --strategy offline"
         )
-    own = os.environ.get("ANTHROPIC_BASE_URL") or None
-    _require_own_host(llm.base_url, own)
-    return settings_of(llm, Secret(os.environ[variable], variable), own)
-
-
-def _require_own_host(named: str | None, own: str | None) -> None:
-    """Raise `StudyError` where a study names another address than the one the key is for.
-
-    A study file or a bundle may come from anybody; the environment is the user's.
-    """
+    own, named = os.environ.get("ANTHROPIC_BASE_URL") or None, llm.base_url
+    # A study file or a bundle may come from anybody; the environment is the user's.
     if named is not None and without_version(named) != without_version(own or DEFAULT_URL):
         url = shlex.quote(named) if named.isprintable() else "URL"
         raise StudyError(
@@ -209,6 +196,7 @@ def _require_own_host(named: str | None, own: str | None) -> None:
             f"key is sent: if you trust that host, export ANTHROPIC_BASE_URL={url}; "
             "else remove base_url from the study, or use --strategy offline"
         )
+    return settings_of(llm, Secret(os.environ[variable], variable), own)
 
 
 def settings_of(llm: "Llm", key: Secret, base_url: str | None) -> LlmSettings:

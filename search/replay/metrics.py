@@ -59,20 +59,18 @@ def compute_trial(work: Work, known: Mapping[str, Metric], artifacts: Artifacts)
         found = measure_each(readable, evidence(study, launch.measurement, traces))
         measured = replace(launch, metrics=found.values, absent=found.absent, contexts=())
         ended.append((name, measured))
-    mean = _mean(ended) if len(ended) > 1 else ended[0][1]
+    mean = ended[0][1]
+    if len(ended) > 1:
+        # Imported here: what launches in contexts takes longer to load than most traces to read.
+        from search.loop.trial import mean_outcome
+
+        mean = mean_outcome(ended)
     return Answer(
         ordinal=work.ordinal,
         values=tuple(value for value in mean.metrics if value.name not in unread),
         absent={name: why for name, why in mean.absent.items() if name not in unread},
         unread=unread,
     )
-
-
-def _mean(ended: Sequence[tuple[str, Measured]]) -> Measured:
-    # Imported here: what launches in contexts takes longer to load than most traces to read.
-    from search.loop.trial import mean_outcome
-
-    return mean_outcome(ended)
 
 
 def needs_traces(metric: Metric) -> bool:
@@ -171,13 +169,11 @@ def _is_due(known: Definition, outcome: Measured, computed: Sequence[ComputedMet
     A launch did not keep which version of a metric had no value: that of the first counts.
     """
     metric = known.metric
-    if any(each.name == metric.name and each.version >= metric.version for each in computed):
-        return False
-    if any(each.name == metric.name for each in outcome.metrics):
-        return all(
-            each.version < metric.version for each in outcome.metrics if each.name == metric.name
-        )
-    return metric.name not in outcome.absent or metric.version > 1
+    recorded = [each.version for each in outcome.metrics if each.name == metric.name]
+    if not recorded and metric.name in outcome.absent:
+        recorded = [1]
+    recorded += (each.version for each in computed if each.name == metric.name)
+    return max(recorded, default=0) < metric.version
 
 
 ENDED = "the process that computed it ended on its own, as happens when memory runs out"
@@ -199,7 +195,9 @@ def compute_trials(
     `artifacts` is the folder of the files that trials left. Every process ends with this iterator.
     Where one is killed the trial that it had says so, and the others go on.
     """
-    count = _process_count(works)
+    kept_bytes = sum(each.size_bytes for work in works for each in work.outcome.artifacts)
+    is_short = kept_bytes < _WORTH_A_PROCESS_BYTES and len(works) < _WORTH_A_PROCESS_COUNT
+    count = 1 if is_short else min(len(works), len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     if count == 1:
         for work in works:
             yield compute_trial(work, metrics, Artifacts(artifacts))
@@ -281,14 +279,6 @@ def _serve(connection: Connection, artifacts: Path, metrics_file: Path | None, p
     with suppress(EOFError):
         while True:
             connection.send(compute_trial(connection.recv(), metrics, Artifacts(artifacts)))
-
-
-def _process_count(works: Sequence[Work]) -> int:
-    """How many processes pay; 1 where all is computed in the time that one takes to start."""
-    kept_bytes = sum(each.size_bytes for work in works for each in work.outcome.artifacts)
-    if kept_bytes < _WORTH_A_PROCESS_BYTES and len(works) < _WORTH_A_PROCESS_COUNT:
-        return 1
-    return min(len(works), len(os.sched_getaffinity(0)), _MOST_PROCESSES)
 
 
 KEEP_AFTER_S = 1.0

@@ -8,8 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from evaluator.evaluate import evidence
-from evaluator.metrics.base import Metric
-from evaluator.metrics.registry import ALIASES, Definition, Definitions, definitions, measure_each
+from evaluator.metrics.registry import ALIASES, Definition, definitions, measure_each
 from evaluator.objective import AT_SEED, Scoring
 from records.llm_exchange import LlmExchange
 from records.store.rows import PendingTrial, StudyRow
@@ -37,13 +36,7 @@ from search.loop.study_result import (
     stored_definitions,
     with_computed,
 )
-from search.replay.metrics import (
-    as_computed,
-    computable,
-    compute_trials,
-    needs_traces,
-    works,
-)
+from search.replay.metrics import as_computed, computable, compute_trials, needs_traces, works
 from search.replay.rerun import Recorded
 from search.strategies.base import change_words
 from search.views.study import PURPOSES
@@ -102,7 +95,9 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
     """
     computed = store.computed_metrics(row.id)
     found = definitions(metrics_file)
-    added = _added(found, stored_definitions(computed))
+    own = [each.metric for each in found.known if each.metric.name in found.from_file]
+    stored = (m for m in stored_definitions(computed) if m.name not in found.from_file)
+    added = (*own, *stored)  # nothing installed defines them
     history = with_computed(store.history(row.id), computed)
     repeats = counted(store.repeats(row.id), row.study.measure)
     then = rescore_history(row, history, same_definitions(repeats, history), asked, added)
@@ -137,17 +132,10 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
     )
 
 
-def _added(found: Definitions, stored: Sequence[Metric]) -> tuple[Metric, ...]:
-    """Metrics of the user's file, and recorded ones that nothing installed defines."""
-    own = [each.metric for each in found.known if each.metric.name in found.from_file]
-    return (*own, *(each for each in stored if each.name not in found.from_file))
-
-
 def _names_read(scoring: Scoring) -> frozenset[str]:
     """The metrics that objectives and limits name."""
-    objectives = (one.expression for one in scoring.objectives)
-    read = (*objectives, *(one.expression for one in scoring.limits))
-    names = {name.removesuffix(AT_SEED) for expression in read for name in expression.names}
+    expressions = [one.expression for one in (*scoring.objectives, *scoring.limits)]
+    names = {name.removesuffix(AT_SEED) for each in expressions for name in each.names}
     return frozenset(names | {ALIASES[name] for name in names if name in ALIASES})
 
 
@@ -168,7 +156,7 @@ def _changed(
 ) -> tuple[tuple[MetricValue | None, MetricValue | None], ...]:
     old, new = _values(trial), _values(recomputed)
     pairs = ((old.get(name), new.get(name)) for name in sorted({*old, *new} & names))
-    return tuple((was, now) for was, now in pairs if not _is_equal(was, now))
+    return tuple(pair for pair in pairs if not _is_equal(*pair))
 
 
 def _is_equal(was: MetricValue | None, now: MetricValue | None) -> bool:
@@ -251,14 +239,15 @@ def _check(
     if recorded is None or replayed is None:
         differs = ["not recorded" if recorded is None else "not proposed again"]
     else:
+        talks = record.exchanges.get(ordinal), again.exchanges.get(ordinal)
         differs = [
             *_policy(recorded.policy, replayed.policy),
-            *_exchange(record.exchanges.get(ordinal), again.exchanges.get(ordinal)),
+            *_exchange(*talks),
             *_ending(recorded, replayed),
         ]
-        repeats = _of(ordinal, record.repeats), _of(ordinal, again.repeats)
-        if repeats[0] != repeats[1]:
-            first, words = _first_difference(*repeats)
+        then, now = (_repeats(ordinal, each.repeats) for each in (record, again))
+        if then != now:
+            first, words = _first_difference(then, now)
             since = since if differs else first
             differs.append(words)
     return TrialCheck(
@@ -272,8 +261,9 @@ def _check(
 
 def _policy(recorded: Policy, replayed: Policy) -> Iterator[str]:
     if recorded.source != replayed.source:
-        pairs = zip(_lines(recorded.source), _lines(replayed.source), strict=False)
-        line = next((n for n, (one, other) in enumerate(pairs, 1) if one != other), None)
+        lines = ([*each.source.splitlines(), ""] for each in (recorded, replayed))
+        pairs = enumerate(zip(*lines, strict=False), start=1)
+        line = next((n for n, (one, other) in pairs if one != other), None)
         yield "policy" if line is None else f"policy, from line {line}"
     if recorded.author != replayed.author:
         yield f"author {replayed.author} instead of {recorded.author}"
@@ -281,10 +271,6 @@ def _policy(recorded: Policy, replayed: Policy) -> Iterator[str]:
         yield "rationale" if recorded.rationale != replayed.rationale else "parent of the policy"
     if recorded.prediction != replayed.prediction:
         yield "what was expected of the policy"
-
-
-def _lines(source: str) -> Sequence[str]:
-    return [*source.splitlines(), ""]
 
 
 def _exchange(recorded: LlmExchange | None, replayed: LlmExchange | None) -> Iterator[str]:
@@ -317,7 +303,8 @@ def _ending(recorded: Trial | PendingTrial, replayed: Trial | PendingTrial) -> I
         else:
             yield f"configuration: {change_words(recorded.config, replayed.config)}"
     if _bare(recorded.outcome) != _bare(replayed.outcome):
-        yield f"{_outcome_words(replayed.outcome)} instead of {_outcome_words(recorded.outcome)}"
+        ends = (each.outcome for each in (replayed, recorded))
+        yield " instead of ".join(str(e) if isinstance(e, Failed) else "measured" for e in ends)
     if recorded.score != replayed.score:
         yield "score"
 
@@ -328,16 +315,9 @@ def _bare(outcome: Outcome) -> Outcome:
     return replace(outcome, artifacts=(), contexts=contexts)
 
 
-def _outcome_words(outcome: Outcome) -> str:
-    return str(outcome) if isinstance(outcome, Failed) else "measured"
-
-
-def _of(ordinal: int, repeats: Sequence[Repeat]) -> Sequence[Repeat]:
-    return [
-        replace(repeat, outcome=_bare(repeat.outcome))
-        for repeat in repeats
-        if repeat.ordinal == ordinal
-    ]
+def _repeats(ordinal: int, repeats: Sequence[Repeat]) -> Sequence[Repeat]:
+    own = (repeat for repeat in repeats if repeat.ordinal == ordinal)
+    return [replace(repeat, outcome=_bare(repeat.outcome)) for repeat in own]
 
 
 def _first_difference(recorded: Sequence[Repeat], replayed: Sequence[Repeat]) -> tuple[int, str]:

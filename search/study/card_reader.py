@@ -50,18 +50,14 @@ class _BoundedLoader(yaml.SafeLoader):
             raise yaml.YAMLError(f"over {MAX_NODES} values")
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.MappingNode):
-            self._note_repeated(node)
+            keys = [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            names = [str(key.value) for key in keys]
+            for n, key in enumerate(keys):
+                words = f"line {key.start_mark.line + 1} states {shown(names[n])} again"
+                is_new = words not in self.repeated and len(self.repeated) < MOST_REPEATED
+                if names[n] in names[:n] and names[n] != _MERGE and is_new:
+                    self.repeated.append(words)
         return node
-
-    def _note_repeated(self, table: yaml.MappingNode) -> None:
-        known: set[str] = set()
-        for key, _ in table.value:
-            name = str(key.value) if isinstance(key, yaml.ScalarNode) else ""
-            words = f"line {key.start_mark.line + 1} states {shown(name)} again"
-            is_new = words not in self.repeated and len(self.repeated) < MOST_REPEATED
-            if name in known and name != _MERGE and is_new:
-                self.repeated.append(words)
-            known.add(name)
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -120,13 +116,6 @@ class Card:
         """Return the value at the first of these dotted paths that exists, or None."""
         found = (looked_up(self.fields, path) for path in paths)
         return next((value for value in found if value is not None), None)
-
-    def count(self, *paths: str) -> int:
-        """Return a positive whole number; raise `StudyError` if it is missing or invalid."""
-        found = self.optional_count(*paths)
-        if found is None:
-            raise StudyError(f"{self.path}: {paths[0]} is missing; a card must give it")
-        return found
 
     def optional_count(self, *paths: str) -> int | None:
         """Return a positive whole number, or None where the card states none."""
@@ -254,28 +243,39 @@ class CardReader:
 
     def workload(self, seed: int | None = None) -> Workload:
         """Return the workload of the card, with the first of its batch sizes."""
-        phase = self._phase()
-        model = self._known_model()
+        phase, model = self._phase(), self._known_model()
         sizes = self._sizes(model)
-        prompt_length, output_length = self._lengths() if phase == "inference" else (None, None)
-        if phase == "inference" and prompt_length is None:
-            prompt_length = self._sequence_length()
-            self._infer(f"prompts of {prompt_length} tokens, as the card states no input_len")
-        batch = self.batch_sizes()[0]
+        rate, precision = (
+            self.card.get(f"{DATA}.request_rate"),
+            self.card.text(f"{MODEL}.precision"),
+        )
+        is_answered, batch = phase == "inference", self.batch_sizes()[0]
+        prompt_length, output_length = self._lengths() if is_answered else (None, None)
+        length = prompt_length or self._sequence_length()
+        if is_answered and prompt_length is None:
+            self._infer(f"prompts of {length} tokens, as the card states no input_len")
+        if not precision:
+            self._infer("precision fp32, as the card states none")
         document = {
             **sizes,
             "name": (self.card.text("description") or self.card.path.stem).strip()[:60],
             "model": model,
             "family": self.card.text(f"{MODEL}.model_family"),
             "phase": phase,
-            "precision": self._precision(),
+            "precision": precision or "fp32",
             "global_batch": batch,
-            "sequence_length": prompt_length or self._sequence_length(),
+            "sequence_length": length,
             "output_length": output_length,
-            "requests_per_s": self._request_rate() if phase == "inference" else None,
+            "requests_per_s": float(rate) if is_answered and is_number(rate) and rate > 0 else None,
             **({} if seed is None else {"seed": seed}),
         }
         return from_document(Workload, document)
+
+    def _refused(self, words: str) -> StudyError:
+        return StudyError(f"{self.card.path}: {words}")
+
+    def _count(self, key: str) -> int | None:
+        return self.card.optional_count(f"{DATA}.{key}")
 
     def _infer(self, sentence: str) -> None:
         if sentence not in self.inferences:
@@ -297,20 +297,7 @@ class CardReader:
                     + ("" if rate else ", at a rate that the card does not state")
                 )
                 return "inference"
-        raise StudyError(
-            f"{self.card.path}: {MODEL}.phase is {shown(stated)}, not training, inference "
-            "or serving"
-        )
-
-    def _request_rate(self) -> float | None:
-        rate = self.card.get(f"{DATA}.request_rate")
-        return float(rate) if is_number(rate) and rate > 0 else None
-
-    def _precision(self) -> str:
-        stated = self.card.text(f"{MODEL}.precision")
-        if not stated:
-            self._infer("precision fp32, as the card states none")
-        return stated or "fp32"
+        raise self._refused(f"{MODEL}.phase is {shown(stated)}, not training, inference or serving")
 
     def batch_sizes(self) -> tuple[int, ...]:
         """Return every batch size that the card lists, in sequences a step."""
@@ -320,9 +307,13 @@ class CardReader:
             return (self.given.batch_size,)
         if isinstance(stated, list):
             return self._listed_batches(stated)
-        batch = self.card.optional_count(f"{DATA}.batch_size")
+        batch = self._count("batch_size")
         if batch is None:
-            return (self._served_batch(),)
+            batch = self._most(
+                *("batch_size", "max-num-seqs", "batch size", "the most sequences served together"),
+                "with --batch-size N, or as global_batch under [workload] of a study file (-c)",
+            )
+            return (batch,)
         scope = (self.card.text(f"{DATA}.batch_size_scope") or "global").lower()
         if scope == "global":
             return (batch,)
@@ -337,43 +328,34 @@ class CardReader:
         sizes = [size for size in stated if isinstance(size, int) and not isinstance(size, bool)]
         distinct = tuple(dict.fromkeys(size for size in sizes if size > 0))
         if len(distinct) != len(stated) or not 0 < len(distinct) <= MOST_BATCHES:
-            raise StudyError(
-                f"{self.card.path}: {DATA}.batch_size is {shown(stated)}, not a batch size nor up "
-                f"to {MOST_BATCHES} different ones; choose one with --batch-size N"
+            raise self._refused(
+                f"{DATA}.batch_size is {shown(stated)}, not a batch size nor up to {MOST_BATCHES} "
+                "different ones; choose one with --batch-size N"
             )
         return distinct
 
-    def _served_batch(self) -> int:
-        most = self.card.optional_count(f"{DATA}.max-num-seqs")
+    def _most(self, key: str, most_key: str, what: str, of: str, option: str) -> int:
+        """Return what a server takes at most, in place of a field that the card lacks."""
+        most = self._count(most_key)
         if most is None:
-            raise StudyError(
-                f"{self.card.path}: {DATA}.batch_size is missing; give it with --batch-size N, or "
-                "as global_batch under [workload] of a study file (-c)"
-            )
-        self._infer(f"batch size {most} is max-num-seqs, the most sequences served together")
+            raise self._refused(f"{DATA}.{key} is missing; give it {option}")
+        self._infer(f"{what} {most} is {most_key}, {of}")
         return most
 
     def _sequence_length(self) -> int:
-        length = self.card.optional_count(f"{DATA}.seq_len")
+        length = self._count("seq_len")
         if self.given.sequence_length is not None:
             self._note_other(f"{DATA}.seq_len", length, self.given.sequence_length)
             return self.given.sequence_length
-        if length is not None:
-            return length
-        most = self.card.optional_count(f"{DATA}.max-model-len")
-        if most is None:
-            raise StudyError(
-                f"{self.card.path}: {DATA}.seq_len is missing; give it as sequence_length under "
-                "[workload] of a study file (-c)"
-            )
-        self._infer(f"sequence length {most} is max-model-len, the longest that the server takes")
-        return most
+        return length or self._most(
+            *("seq_len", "max-model-len", "sequence length", "the longest that the server takes"),
+            "as sequence_length under [workload] of a study file (-c)",
+        )
 
     def _lengths(self) -> tuple[int | None, int | None]:
         """Return the tokens of a prompt and of its answer; seq_len is often the sum of both."""
-        prompt = self.card.optional_count(f"{DATA}.input_len")
-        answer = self.card.optional_count(f"{DATA}.output_len")
-        total = self.card.optional_count(f"{DATA}.seq_len")
+        prompt, answer = self._count("input_len"), self._count("output_len")
+        total = self._count("seq_len")
         dataset = self.card.text(f"{DATA}.dataset") or ""
         named = _RANDOM_LENGTHS.fullmatch(dataset)
         if named:
@@ -395,7 +377,7 @@ class CardReader:
         return stated or length
 
     def _answer_length(self, prompt: int | None, total: int | None) -> int | None:
-        most = self.card.optional_count(f"{DATA}.max_tokens")
+        most = self._count("max_tokens")
         if most is not None:
             self._infer(f"answers of {most} tokens, which is max_tokens, the longest answer")
             return most
@@ -412,45 +394,40 @@ class CardReader:
             self._infer(f"{name} {used} as given, where the card states {shown(stated)}")
 
     def _known_model(self) -> str | None:
-        """Return the name of the card's model in the table of models."""
+        """Return the name of the card's model in the table of models.
+
+        Of two names hf_url's counts where it is more specific, else model_family's.
+        """
         family, url = self.card.text(f"{MODEL}.model_family"), self.card.text("hf_url")
-        by_family = known_name(family) if family else None
-        by_url = known_name(url) if url else None
+        by_family, by_url = (known_name(each) if each else None for each in (family, url))
         if by_family and by_url and by_family != by_url:
-            return self._chosen(by_family, by_url)
+            if by_url.startswith(f"{by_family}-"):
+                self._infer(f"model {by_url}, as hf_url names it; model_family says {by_family}")
+                return by_url
+            self._infer(f"model {by_family}, as model_family names it; hf_url names {by_url}")
         if by_family:
             return by_family
         if by_url:
             self._infer(f"model {by_url}, as hf_url names it")
             return by_url
         described = names_within(self.card.text("description") or "")
-        if len(described) == 1:
-            self._infer(f"model {described[0]}, as the description names it")
-            return described[0]
-        return None
-
-    def _chosen(self, by_family: str, by_url: str) -> str:
-        """Return the name that counts: hf_url's where it is more specific, else model_family's."""
-        if by_url.startswith(f"{by_family}-"):
-            self._infer(f"model {by_url}, as hf_url names it; model_family says {by_family}")
-            return by_url
-        self._infer(f"model {by_family}, as model_family names it; hf_url names {by_url}")
-        return by_family
+        if len(described) != 1:
+            return None
+        self._infer(f"model {described[0]}, as the description names it")
+        return described[0]
 
     def _sizes(self, name: str | None) -> dict[str, int]:
         """Return the stated sizes, else those of the known model, else derived ones."""
         stated = self._stated_sizes(name)
-        known = {
-            field: size
-            for field, size in (MODELS[name].sizes.items() if name else ())
-            if isinstance(size, int)
-        }
-        taken = {field: size for field, size in known.items() if field not in stated}
-        if name and taken:
-            self._infer(f"{_listed(taken)} of {name}")
+        sizes = dict(stated)
         if name:
+            known = {f: n for f, n in MODELS[name].sizes.items() if isinstance(n, int)}
+            taken = {field: size for field, size in known.items() if field not in stated}
+            if taken:
+                listed = ", ".join(f"{_words(field)} {size}" for field, size in taken.items())
+                self._infer(f"{listed} of {name}")
             self._note_conflicts(name, stated, known)
-        sizes = {**taken, **stated}
+            sizes = {**taken, **stated}
         self._conclude(sizes, name)
         self._check_embedding(sizes)
         self._check_experts(sizes, name)
@@ -484,16 +461,15 @@ class CardReader:
         self, name: str, stated: Mapping[str, int], known: Mapping[str, int]
     ) -> None:
         model = MODELS[name]
-        heads = {"head_size": model.head_size or model.hidden_size // model.head_count}
-        known = {"expert_count": 0, **known, **heads}
+        head_size = model.head_size or model.hidden_size // model.head_count
+        known = {"expert_count": 0, **known, "head_size": head_size}
         for field, size in stated.items():
-            if field not in known or size == known[field]:
-                continue
-            if field == "parameter_count" and abs(size / known[field] - 1) < SAME_COUNT:
-                continue
-            self._infer(
-                f"{_words(field)} {size} as the card states it, where {name} has {known[field]}"
-            )
+            there = known.get(field, size)
+            close = field == "parameter_count" and abs(size / there - 1) < SAME_COUNT
+            if size != there and not close:
+                self._infer(
+                    f"{_words(field)} {size} as the card states it, where {name} has {there}"
+                )
 
     def _conclude(self, sizes: dict[str, int], name: str | None) -> None:
         """Add the sizes that follow from others."""
@@ -512,14 +488,12 @@ class CardReader:
             )
         if (self.card.text(f"{MODEL}.model_family") or "").strip().lower() != NANOCHAT:
             return
-        if "ffn_size" not in sizes:
-            sizes["ffn_size"] = NANOCHAT_WIDENING * hidden
-            self._infer(
-                f"ffn size {sizes['ffn_size']} = {NANOCHAT_WIDENING} x hidden size, as in nanochat"
-            )
-        if "kv_head_count" not in sizes and "head_count" in sizes:
-            sizes["kv_head_count"] = sizes["head_count"]
-            self._infer(f"kv head count {sizes['head_count']}, one for each head as in nanochat")
+        ffn_size, heads = NANOCHAT_WIDENING * hidden, sizes.get("head_count")
+        if sizes.setdefault("ffn_size", ffn_size) == ffn_size:
+            self._infer(f"ffn size {ffn_size} = {NANOCHAT_WIDENING} x hidden size, as in nanochat")
+        if heads is not None and "kv_head_count" not in sizes:
+            sizes["kv_head_count"] = heads
+            self._infer(f"kv head count {heads}, one for each head as in nanochat")
 
     def _embedding_count(self) -> int | None:
         name = "num_params_embedding"
@@ -565,12 +539,14 @@ class CardReader:
             self._note_other(f"{spec}.total_count", stated_count, self.given.accelerator_count)
         if count is None:
             if self.card.get(spec) is not None:
-                raise StudyError(
-                    f"{self.card.path}: {spec}.total_count is missing; give it with --gpus N"
-                )
+                raise self._refused(f"{spec}.total_count is missing; give it with --gpus N")
             return None
         device = self._device()
-        accelerator = self.card.text(f"{spec}.model") or self._unnamed(device, here)
+        accelerator = self.card.text(f"{spec}.model")
+        if accelerator is None and here is not None and here.device == device:
+            accelerator = here.accelerator
+            self._infer(f"accelerators are {accelerator} as here; the card does not name them")
+        accelerator = accelerator or "not stated"
         per_node = self._ranks_per_node(count)
         self._check_plan(count)
         memory_bytes = self._memory_bytes(accelerator)
@@ -593,14 +569,8 @@ class CardReader:
             self._infer("accelerators are GPUs, as the card does not say what they are")
         device = DEVICES.get((stated or "gpu").strip().lower())
         if device is None:
-            raise StudyError(f"{self.card.path}: {path} is {shown(stated)}, not GPU, TPU or CPU")
+            raise self._refused(f"{path} is {shown(stated)}, not GPU, TPU or CPU")
         return device
-
-    def _unnamed(self, device: str, here: Environment | None) -> str:
-        if here is None or here.device != device:
-            return "not stated"
-        self._infer(f"accelerators are {here.accelerator} as here; the card does not name them")
-        return here.accelerator
 
     def _ranks_per_node(self, count: int) -> int:
         stated = self.card.optional_count(f"{HARDWARE}.xpu_spec.count_per_node")
@@ -670,10 +640,10 @@ class CardReader:
         if len(known) == 1 and per_node == 1:
             self._infer(f"{known[0]:g} Gbit/s between nodes, as each has one accelerator")
             return {"scale_out": known[0]}
-        raise StudyError(
-            f"{self.card.path}: {TOPOLOGY}.bandwidth_gbps is {shown(listed)}, and what it is "
-            "cannot be concluded; name two entries in their order with --card-bandwidths "
-            "scale_out,scale_up or scale_up,scale_out, or write scale_up_bandwidth_gbps"
+        raise self._refused(
+            f"{TOPOLOGY}.bandwidth_gbps is {shown(listed)}, and what it is cannot be concluded; "
+            "name two entries in their order with --card-bandwidths scale_out,scale_up or "
+            "scale_up,scale_out, or write scale_up_bandwidth_gbps"
         )
 
     def _named_order(self, listed: Sequence[object]) -> Mapping[str, object]:
@@ -684,9 +654,9 @@ class CardReader:
                 "scale_up,scale_out"
             )
         if len(listed) != len(LINKS):
-            raise StudyError(
-                f"{self.card.path}: {TOPOLOGY}.bandwidth_gbps is {shown(listed)}, not two entries "
-                "as --card-bandwidths names them; leave the option out"
+            raise self._refused(
+                f"{TOPOLOGY}.bandwidth_gbps is {shown(listed)}, not two entries as "
+                "--card-bandwidths names them; leave the option out"
             )
         order = dict(zip(names, listed, strict=True))
         up, out = order["scale_up"], order["scale_out"]
@@ -700,7 +670,3 @@ class CardReader:
 
 def _words(field: str) -> str:
     return field.replace("_", " ")
-
-
-def _listed(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{_words(field)} {size}" for field, size in sizes.items())

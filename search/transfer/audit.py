@@ -5,6 +5,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from operator import itemgetter
@@ -89,7 +90,9 @@ class AuditedHistory:
         return best, self.alike[self.live(best.config)]
 
     def failures(self, kind: FailureKind) -> tuple[int, ...]:
-        """Ordinals of the failures of one kind."""
+        """Ordinals of the failures of one kind, where another tool counted them as results."""
+        if not self.study.searched_elsewhere:
+            return ()
         failed = ((t.ordinal, t.outcome) for t in self.history)
         return tuple(n for n, one in failed if isinstance(one, Failed) and one.kind is kind)
 
@@ -131,13 +134,12 @@ LEAST_TRIALS = 3
 def infrastructure(seen: AuditedHistory) -> Said | None:
     """Failures of the surroundings counted as those of configurations."""
     ordinals = seen.failures(FailureKind.INFRASTRUCTURE)
-    if not seen.study.searched_elsewhere or not ordinals:
+    first = seen.history.find(ordinals[0]) if ordinals else None
+    if first is None:
         return None
-    first = seen.history.find(ordinals[0])
-    cause = "" if first is None else one_line(str(first.outcome), CAUSE_CHARS)
     return (
         f"{format_count(len(ordinals), 'failure')} of the surroundings counted as told by the "
-        f"configuration: {listed(ordinals)} ({cause}).",
+        f"configuration: {listed(ordinals)} ({one_line(str(first.outcome), CAUSE_CHARS)}).",
         ordinals,
     )
 
@@ -145,7 +147,7 @@ def infrastructure(seen: AuditedHistory) -> Said | None:
 def cache_replays(seen: AuditedHistory) -> Said | None:
     """Results that were given again from a cache, as if a launch had told them."""
     ordinals = seen.failures(FailureKind.DUPLICATE)
-    if not seen.study.searched_elsewhere or not ordinals:
+    if not ordinals:
         return None
     return (
         f"{listed(ordinals).capitalize()} launched nothing: an earlier result of the same "
@@ -155,36 +157,26 @@ def cache_replays(seen: AuditedHistory) -> Said | None:
 
 
 def dead_knob(seen: AuditedHistory) -> Said | None:
-    """A knob was searched that did nothing."""
-    tried = [t for t in seen.history if t.config is not None and t.reached_launch]
+    """A knob was searched that did nothing, so that trials repeat earlier ones but for it."""
+    tried = [(t.ordinal, t.config) for t in seen.history if t.config and t.reached_launch]
     searched = [
         knob
         for knob in seen.dead_knobs
-        if len({t.config.values.get(knob) for t in tried if t.config is not None} - {None}) > 1
+        if len({config.values.get(knob) for _, config in tried} - {None}) > 1
     ]
     if not searched:
         return None
-    again = _again(seen, tried)
-    repeats = (
-        f"; {listed(again)} repeat{'s'[len(again) - 1 :]} an earlier trial but for it"
-        if again
-        else ""
-    )
-    names = " and ".join(searched)
-    return f"{names} had no effect on what was launched, yet it was searched{repeats}.", again
-
-
-def _again(seen: AuditedHistory, tried: list[Trial]) -> tuple[int, ...]:
-    """Trials whose settings differ from an earlier one only in what does nothing."""
     earlier: dict[Config, set[Config]] = defaultdict(set)
-    found: list[int] = []
-    for trial in tried:
-        if trial.config is not None:
-            before = earlier[seen.live(trial.config)]
-            if before and trial.config not in before:
-                found.append(trial.ordinal)
-            before.add(trial.config)
-    return tuple(found)
+    again: list[int] = []
+    for ordinal, config in tried:
+        before = earlier[seen.live(config)]
+        if before and config not in before:
+            again.append(ordinal)
+        before.add(config)
+    words = f"{' and '.join(searched)} had no effect on what was launched, yet it was searched"
+    if again:
+        words += f"; {listed(again)} repeat{'s'[len(again) - 1 :]} an earlier trial but for it"
+    return f"{words}.", tuple(again)
 
 
 def failed_seed(seen: AuditedHistory) -> Said | None:
@@ -230,28 +222,24 @@ SAME_SCORE = 0.01
 
 def unequal_work(seen: AuditedHistory) -> Said | None:
     """Trials whose steps process different numbers of tokens were compared by the step."""
-    tokens = {trial.ordinal: work for trial in seen.history.measured if (work := _work(trial))}
+    tokens = {
+        trial.ordinal: tuple(each.tokens_per_step for each in trial.outcome.measurements)
+        for trial in seen.history.measured
+        if isinstance(trial.outcome, Measured)
+    }
+    tokens = {ordinal: work for ordinal, work in tokens.items() if work and all(work)}
     best = seen.best
     if best is None or best.ordinal not in tokens or len(set(tokens.values())) < 2:
         return None
     if seen.scoring.expression.names & PER_TOKEN:
         return None
     each = sorted(sum(work) for work in tokens.values())
-    others = tuple(n for n, work in tokens.items() if work != tokens[best.ordinal])
     words = (
         f"Trials were compared by {seen.study.objective.expression} although a step processed "
         f"{each[0]} to {each[-1]} tokens; that of the best, trial {best.ordinal}, "
         f"{sum(tokens[best.ordinal])}{_per_token(seen, best)}."
     )
-    return words, others
-
-
-def _work(trial: Trial) -> tuple[int, ...]:
-    """Tokens per step of every launch of a trial; none where they are not known."""
-    if not isinstance(trial.outcome, Measured):
-        return ()
-    tokens = tuple(each.tokens_per_step for each in trial.outcome.measurements)
-    return tokens if all(tokens) else ()
+    return words, tuple(n for n, work in tokens.items() if work != tokens[best.ordinal])
 
 
 def _per_token(seen: AuditedHistory, best: Trial) -> str:
@@ -305,32 +293,26 @@ def _terms(expression: Expression) -> list[Expression]:
 
 
 def _range(term: Expression, seen: AuditedHistory) -> float | None:
-    values: list[float] = []
-    for trial in seen.history.measured:
-        if isinstance(trial.outcome, Measured):
-            try:
-                values.append(term.number(readings(trial.outcome.metrics, seen.scoring.seed)))
-            except ExpressionError:
-                return None
+    outcomes = (trial.outcome for trial in seen.history.measured)
+    metrics = [each.metrics for each in outcomes if isinstance(each, Measured)]
+    try:
+        values = [term.number(readings(each, seen.scoring.seed)) for each in metrics]
+    except ExpressionError:
+        return None
     return max(values) - min(values)
 
 
 def broken_rules(seen: AuditedHistory) -> Said | None:
     """Trials were launched although a rule that holds before any launch excludes them."""
-    given = facts(seen.study.workload, seen.study.environment)
+    given = {**facts(seen.study.workload, seen.study.environment), **seen.study.space.defaults}
     rules = [Rule.of(constraint) for constraint in seen.study.space.constraints]
-    broken: dict[int, str] = {}
-    for trial in seen.history:
-        if trial.config is None or not trial.launched:
-            continue
-        words = _broken(rules, {**given, **seen.study.space.defaults, **trial.config.values})
-        if words is not None:
-            broken[trial.ordinal] = words
+    launched = {t.ordinal: t.config for t in seen.history if t.config and t.launched}
+    broken = {n: _broken(rules, {**given, **config.values}) for n, config in launched.items()}
+    broken = {n: words for n, words in broken.items() if words is not None}
     if not broken:
         return None
     first, words = next(iter(broken.items()))
-    measured = {trial.ordinal for trial in seen.history.measured}
-    failed = sum(ordinal not in measured for ordinal in broken)
+    failed = len(broken.keys() - {trial.ordinal for trial in seen.history.measured})
     return (
         f"{format_count(len(broken), 'trial')} could have been excluded before the launch, of "
         f"which {failed} failed: {listed(list(broken))}; trial {first} {words}.",
@@ -340,14 +322,10 @@ def broken_rules(seen: AuditedHistory) -> Said | None:
 
 def _broken(rules: list[Rule], names: Mapping[str, bool | int | float | str | None]) -> str | None:
     for rule in rules:
-        if any(names.get(name) is None for name in rule.expression.names):
-            continue
-        try:
-            words = rule.broken(names)
-        except ExpressionError:
-            continue
-        if words is not None:
-            return words
+        with suppress(ExpressionError):
+            is_known = all(names.get(name) is not None for name in rule.expression.names)
+            if is_known and (words := rule.broken(names)) is not None:
+                return words
     return None
 
 
@@ -401,26 +379,19 @@ def best_of_noise(seen: AuditedHistory) -> Said | None:
     if seen.unrepeated_best is None or len(seen.unrepeated_best[1]) < 2:
         return None
     best, same = seen.unrepeated_best
-    values = sorted(value(trial) for trial in same)
-    middle = median(values)
+    values, sign = sorted(value(trial) for trial in same), seen.scoring.sign
+    alike = seen.alike.values()
+    first = min(alike, key=lambda trials: median(sign * value(trial) for trial in trials))
+    leads = "" if first is same else f", and by medians trial {first[0].ordinal} leads"
     apart = values[-1] / values[0] - 1 if values[0] > 0 else None
     spread = "" if apart is None else f", {_percent(apart)} apart"
     words = (
         f"{listed([trial.ordinal for trial in same]).capitalize()} set effectively the same and "
         f"got {format_number(values[0])} to {format_number(values[-1])}{spread}; the best, "
         f"trial {best.ordinal}, is the luckiest of these {len(same)}, whose median is "
-        f"{format_number(middle)}{_by_median(seen, same)}."
+        f"{format_number(median(values))}{leads}."
     )
     return words, tuple(trial.ordinal for trial in same)
-
-
-def _by_median(seen: AuditedHistory, same: tuple[Trial, ...]) -> str:
-    """Who leads when what is effectively the same counts by its median, if that is another."""
-    sign = seen.scoring.sign
-    first = min(
-        seen.alike.values(), key=lambda trials: median(sign * value(trial) for trial in trials)
-    )
-    return "" if first is same else f", and by medians trial {first[0].ordinal} leads"
 
 
 def within_noise(seen: AuditedHistory) -> Said | None:
@@ -431,13 +402,10 @@ def within_noise(seen: AuditedHistory) -> Said | None:
     best, same = seen.unrepeated_best
     if value(best) <= 0:
         return None
-    close = [
-        (behind, leader)
-        for trials in seen.alike.values()
-        if trials is not same
-        for leader in [min(trials, key=seen.history.cost)]
-        if (behind := _behind(best, leader)) is not None and behind < CLEARLY * noise
-    ]
+    leaders = (min(t, key=seen.history.cost) for t in seen.alike.values() if t is not same)
+    ratios = [(value(each) / value(best), each) for each in leaders if value(each) > 0]
+    behinds = ((abs(math.log(ratio)), each) for ratio, each in ratios)
+    close = [(behind, each) for behind, each in behinds if behind < CLEARLY * noise]
     if not close:
         return None
     close.sort(key=itemgetter(0))
@@ -447,15 +415,7 @@ def within_noise(seen: AuditedHistory) -> Said | None:
         f"of equal settings are {_percent(noise)} apart in this record; "
         f"{len(close)} other configuration{'s'[: len(close) - 1]} cannot be told apart from it."
     )
-    return words, (
-        best.ordinal,
-        *(leader.ordinal for _, leader in close),
-    )
-
-
-def _behind(best: Trial, other: Trial) -> float | None:
-    """How far apart two results are, as the absolute logarithm of their ratio."""
-    return abs(math.log(value(other) / value(best))) if value(other) > 0 else None
+    return words, (best.ordinal, *(leader.ordinal for _, leader in close))
 
 
 def same_result(seen: AuditedHistory) -> Said | None:
@@ -463,9 +423,11 @@ def same_result(seen: AuditedHistory) -> Said | None:
     found: dict[float, list[Trial]] = defaultdict(list)
     for trial in seen.history.measured:
         result = metric_of(trial, PUBLISHED_SCORE)
-        if result is None or trial.config is None or not is_imported(trial) or not _is_fine(result):
+        if result is None or trial.config is None or not is_imported(trial):
             continue
-        found[result].append(trial)
+        # So many digits that two launches do not agree by chance.
+        if len(f"{result:.15g}".replace(".", "").strip("0")) >= MOST_DIGITS:
+            found[result].append(trial)
     shared = {
         result: [trial.ordinal for trial in trials]
         for result, trials in found.items()
@@ -480,11 +442,6 @@ def same_result(seen: AuditedHistory) -> Said | None:
         f"{first:.10g}: an old result may have been read again.",
         tuple(ordinals),
     )
-
-
-def _is_fine(result: float) -> bool:
-    """Whether a result has so many digits that two launches do not agree by chance."""
-    return len(f"{result:.15g}".replace(".", "").strip("0")) >= MOST_DIGITS
 
 
 def few_steps(seen: AuditedHistory) -> Said | None:

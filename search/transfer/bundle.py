@@ -11,9 +11,12 @@ import re
 import sqlite3
 import tarfile
 import tempfile
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -106,28 +109,38 @@ def write_bundle(
     notes: tuple[str, ...] = (),
     allow_missing: bool,
 ) -> Manifest:
-    """Write a bundle and give its manifest.
+    """Write a bundle and give its manifest; `notes` are to be said of the study.
 
-    `notes` are to be said of the study. Raises `StoreError` for a file that is missing or was
-    altered; with `allow_missing` one that is
+    Raises `StoreError` for a file that is missing or was altered; with `allow_missing` one that is
     missing is listed as such.
     """
     files, missing = _sized(entries, artifacts, allow_missing)
     with tempfile.TemporaryFile() as study:
+        digest = hashlib.sha256()
+        for entry in entries:
+            line = f'{{"kind":"{entry.kind}","entry":{to_json(entry)}}}\n'.encode()
+            digest.update(line)
+            study.write(line)
         manifest = Manifest(
             format=FORMAT,
             version=VERSION,
             study_id=study_id,
             study_name=study_name,
             made_by=made_by,
-            study=_write_study(entries, study),
+            study=Member(digest=digest.hexdigest(), size_bytes=study.tell()),
             files=tuple(files),
             missing=tuple(missing),
             notes=notes,
         )
+        text = to_json(manifest).encode()
+        if len(text) > MOST_MANIFEST_BYTES:
+            raise StoreError(
+                f"{len(files)} files are more than one bundle can list; leave out those with "
+                "traces with --no-traces, or all with --metrics-only"
+            )
         packer = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True)
         with packer.stream_writer(out, closefd=False) as packed:
-            _write_manifest(packed, manifest)
+            _write_member(packed, MANIFEST, len(text), BytesIO(text))
             study.seek(0)
             _write_member(packed, STUDY, manifest.study.size_bytes, study)
             for file in manifest.files:
@@ -209,25 +222,6 @@ def _sized(
     return files, missing
 
 
-def _write_study(entries: Iterable[Entry], out: BinaryIO) -> Member:
-    digest, size_bytes = hashlib.sha256(), 0
-    for entry in entries:
-        line = f'{{"kind":"{entry.kind}","entry":{to_json(entry)}}}\n'.encode()
-        digest.update(line)
-        size_bytes += out.write(line)
-    return Member(digest=digest.hexdigest(), size_bytes=size_bytes)
-
-
-def _write_manifest(out: BinaryIO, manifest: Manifest) -> None:
-    text = to_json(manifest).encode()
-    if len(text) > MOST_MANIFEST_BYTES:
-        raise StoreError(
-            f"{len(manifest.files)} files are more than one bundle can list; leave out those with "
-            "traces with --no-traces, or all with --metrics-only"
-        )
-    out.write(header(MANIFEST, len(text)) + text + padding(len(text)))
-
-
 def _write_member(out: BinaryIO, name: str, size_bytes: int, source: BinaryIO) -> None:
     out.write(header(name, size_bytes))
     while piece := source.read(_PIECE_BYTES):
@@ -283,7 +277,8 @@ def read_bundle(path: Path) -> Bundle:
         raise StudyError(f"{path}: {STUDY} does not begin with a study")
     if any(isinstance(entry, StudyCreated) for entry in entries[1:]):
         raise StudyError(f"{path}: {STUDY} holds two studies")
-    for artifact in (a for entry in entries for o in _outcomes(entry) for a in artifacts_of(o)):
+    outcomes = (outcome for entry in entries for outcome in _outcomes(entry))
+    for artifact in chain.from_iterable(map(artifacts_of, outcomes)):
         if not is_inside(artifact.name):
             raise StudyError(f"{path}: a file of it is called {shown(artifact.name)}")
     _require_fit(path, manifest.study_id, entries)
@@ -339,8 +334,7 @@ class _Archive:
         size_bytes = self._header(MANIFEST)
         if size_bytes > MOST_MANIFEST_BYTES:
             raise self._refused(f"{MANIFEST} takes {size_bytes} bytes")
-        text = b"".join(self._data(size_bytes))
-        self._skip_padding(size_bytes)
+        text = b"".join(self._content_of(size_bytes))
         try:
             head = msgspec.json.decode(text, type=_Head)
             if head.format != FORMAT:
@@ -364,10 +358,9 @@ class _Archive:
                 f"{name} has {size_bytes} bytes, {MANIFEST} says {expected.size_bytes}"
             )
         digest = hashlib.sha256()
-        for piece in self._data(size_bytes):
+        for piece in self._content_of(size_bytes):
             digest.update(piece)
             take(piece)
-        self._skip_padding(size_bytes)
         if digest.hexdigest() != expected.digest:
             raise self._refused(f"{name} is not what {MANIFEST} says: its SHA-256 differs")
 
@@ -401,6 +394,11 @@ class _Archive:
             raise self._refused(f"{name} is expected, and {found.name[:100]!r} follows")
         return found.size
 
+    def _content_of(self, size_bytes: int) -> Iterator[bytes]:
+        """The content of a member; the rest of its last block is passed over."""
+        yield from self._data(size_bytes)
+        deque(self._data(-size_bytes % BLOCK_BYTES), maxlen=0)
+
     def _data(self, size_bytes: int) -> Iterator[bytes]:
         while size_bytes:
             piece = self._rest or next(self._content, b"")
@@ -410,10 +408,6 @@ class _Archive:
             piece = piece[:size_bytes]
             size_bytes -= len(piece)
             yield piece
-
-    def _skip_padding(self, size_bytes: int) -> None:
-        for _ in self._data(-size_bytes % BLOCK_BYTES):
-            pass
 
     def _refused(self, why: str) -> StudyError:
         return StudyError(f"{self._path} is not a bundle that can be imported: {why}")

@@ -296,13 +296,9 @@ def trial_of(
 ) -> Trial:
     """The trial that a row becomes; `alike` are the earlier rows of its configuration."""
     outcome: Outcome = _outcome(row, alike, study)
-    score: Score | None = None
-    if isinstance(outcome, Measured):
-        scored = scoring.of(outcome)
-        if isinstance(scored, Failed):
-            outcome = replace(scored, artifacts=row.artifacts)
-        else:
-            score = scored
+    scored = scoring.of(outcome) if isinstance(outcome, Measured) else None
+    if isinstance(scored, Failed):
+        outcome = replace(scored, artifacts=row.artifacts)
     return Trial(
         ordinal=ordinal,
         policy=Policy(
@@ -312,7 +308,7 @@ def trial_of(
         ),
         config=Config(row.config) if row.config else None,
         outcome=outcome,
-        score=score,
+        score=scored if isinstance(scored, Score) else None,
         started_at=row.started_at,
         ended_at=row.ended_at,
     )
@@ -434,8 +430,13 @@ def imported_study(study: Study, rows: Sequence[Row]) -> Imported:
         budget=Budget(trials=len(rows), launches=len(rows)),
     )
     scoring = scoring_of(study)
-    trials = tuple(_trials(study, rows, scoring))
-    led = find_leader(History(trials), (), scoring, study.measure)
+    trials: list[Trial] = []
+    alike: dict[Config, list[tuple[int, Row]]] = defaultdict(list)
+    for ordinal, row in enumerate(rows):
+        same = alike[Config(row.config)]
+        trials.append(trial_of(ordinal, row, same, study, scoring))
+        same.append((ordinal, row))
+    led = find_leader(History(tuple(trials)), (), scoring, study.measure)
     finding = find(led, (), scoring, study.measure, ENDED)
     content = "\n".join(row.text for row in rows)
     return Imported(
@@ -444,14 +445,6 @@ def imported_study(study: Study, rows: Sequence[Row]) -> Imported:
         trials=trials,
         summary=to_json(finding),
     )
-
-
-def _trials(study: Study, rows: Sequence[Row], scoring: Scoring) -> Iterator[Trial]:
-    alike: dict[Config, list[tuple[int, Row]]] = defaultdict(list)
-    for ordinal, row in enumerate(rows):
-        same = alike[Config(row.config)]
-        yield trial_of(ordinal, row, same, study, scoring)
-        same.append((ordinal, row))
 
 
 def _space(study: Study, rows: Sequence[Row]) -> SearchSpace:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from records.codec import with_texts
@@ -16,7 +17,7 @@ from records.store.journal import (
 )
 from records.store.store import Store
 from records.study import SearchSpace
-from records.trial import Config, Trial
+from records.trial import Config
 from search.loop.ports import scrubbed_study
 from search.transfer import ccl_search, optuna
 from search.transfer.bundle import artifacts_of, is_bundle, read_bundle, unpacked_files
@@ -28,24 +29,20 @@ from search.views.console import plain_line
 def read(path: Path) -> Iterator[Imported]:
     """The study of a bundle, under the id that it has in the store it came from."""
     bundle = read_bundle(path)
-    created = bundle.entries[0]
-    if not isinstance(created, StudyCreated):
-        raise StudyError(f"{path}: does not begin with a study")
     made_by, digest = bundle.manifest.made_by, bundle.manifest.study.digest
     entries = tuple(
         with_study(entry, lambda study: foreign(study, made_by, digest)) for entry in bundle.entries
     )
-    repeats = (each.repeats for each in bundle.entries if isinstance(each, RepeatsFinished))
+    repeats = (each.repeats for each in entries if isinstance(each, RepeatsFinished))
     summaries = [
-        each.summary
-        for each in bundle.entries
-        if isinstance(each, StudyChanged) and each.summary is not None
+        each.summary for each in entries if isinstance(each, StudyChanged) and each.summary
     ]
+    (created,) = (each for each in entries if isinstance(each, StudyCreated))
     yield Imported(
         id=bundle.manifest.study_id,
-        study=foreign(created.study, made_by, digest),
-        trials=tuple(e.trial for e in bundle.entries if isinstance(e, TrialFinished)),
-        repeats=tuple(repeat for found in repeats for repeat in found),
+        study=created.study,
+        trials=tuple(e.trial for e in entries if isinstance(e, TrialFinished)),
+        repeats=tuple(chain.from_iterable(repeats)),
         summary=summaries[-1] if summaries else None,
         files=unpacked_files(bundle),
         entries=entries,
@@ -107,35 +104,26 @@ def refuse_other(found: Imported, store: Store) -> None:
 
 
 def refuse_steering(found: Imported) -> None:
-    """Raise `StudyError` for a name with a control character: it would be printed as our words."""
-    for text in _names(found):
+    """Raise `StudyError` for a name with a control character: it would be printed as our words.
+
+    A name is every text of a study that is a name, a value or an expression, and no prose.
+    """
+
+    def check(text: str) -> str:
         if plain_line(text) != text:
             raise StudyError(f"study {found.id}: {shown(text)} is a name with a control character")
-
-
-def _names(found: Imported) -> Iterator[str]:
-    """Every text of a study that is a name, a value or an expression, and no prose."""
-    names: list[str] = []
-
-    def take(text: str) -> str:
-        names.append(text)
         return text
 
-    study = replace(
-        found.study,
-        command=None,
-        origin=None,
-        space=_without_prose(found.study.space),
-        contexts=tuple(
-            replace(each, space=each.space and _without_prose(each.space))
-            for each in found.study.contexts
-        ),
+    contexts = tuple(
+        replace(each, space=each.space and _without_prose(each.space))
+        for each in found.study.contexts
     )
-    with_texts(study, take)
+    study = replace(found.study, command=None, origin=None, contexts=contexts)
+    with_texts(replace(study, space=_without_prose(study.space)), check)
     for trial in found.trials:
-        with_texts(trial.config or Config({}), take)
-        names += (artifact.name for artifact in artifacts_of(trial.outcome))
-    yield from names
+        with_texts(trial.config or Config({}), check)
+        for artifact in artifacts_of(trial.outcome):
+            check(artifact.name)
 
 
 def _without_prose(space: SearchSpace) -> SearchSpace:
@@ -156,19 +144,13 @@ def record(found: Imported, store: Store, version: str, scrubber: Scrubber) -> N
     if found.entries:
         store.restore(found.id, found.entries)
         return
-    store.add_study(
-        found.id,
-        scrubbed_study(found.study, scrubber),
-        version,
-        [_scrubbed(trial, scrubber) for trial in found.trials],
-        found.repeats,
-        found.summary,
-    )
-
-
-def _scrubbed(trial: Trial, scrubber: Scrubber) -> Trial:
-    return replace(
-        trial,
-        policy=with_texts(trial.policy, scrubber.known),
-        outcome=scrubber.value(trial.outcome),
-    )
+    trials = [
+        replace(
+            trial,
+            policy=with_texts(trial.policy, scrubber.known),
+            outcome=scrubber.value(trial.outcome),
+        )
+        for trial in found.trials
+    ]
+    study = scrubbed_study(found.study, scrubber)
+    store.add_study(found.id, study, version, trials, found.repeats, found.summary)

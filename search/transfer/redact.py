@@ -5,7 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from ipaddress import ip_address
@@ -32,9 +32,11 @@ _COMMON = {
     *("localhost", "localhost.localdomain", "cpu", "cuda", "gpu", "none", "true", "false"),
 }
 """Names that many machines have and that are words besides: they tell nothing."""
-_HOST_VARIABLES = ("HOSTNAME", "HOST", "SLURMD_NODENAME", "MASTER_ADDR")
-_USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER")
-_JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
+_VARIABLES = {
+    "host": ("HOSTNAME", "HOST", "SLURMD_NODENAME", "MASTER_ADDR"),
+    "user": ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER"),
+    "job": ("SLURM_JOB_ID", "SLURM_JOBID", "PBS_JOBID", "LSB_JOBID", "JOB_ID"),
+}
 _ADDRESS = re.compile(r"[\d.:]+|[0-9a-fA-F:]+:[0-9a-fA-F:]*")
 
 
@@ -57,15 +59,14 @@ class Known:
         key = name.lower()
         if key in self.words or not self.is_telling(name):
             return
-        short = key.partition(".")[0]
-        if kind == "host":
-            if _ADDRESS.fullmatch(name):
-                return
-            if short not in self.words and short not in _COMMON:
-                self.words[short] = self.next_word(kind)
-            self.words[key] = self.words.get(short) or self.next_word(kind)
-            return
-        self.words[key] = self.next_word(kind)
+        if kind != "host":
+            self.words[key] = self.next_word(kind)
+        elif not _ADDRESS.fullmatch(name):
+            short = key.partition(".")[0]
+            word = self.words.get(short) or self.next_word(kind)
+            self.words[key] = word
+            if short not in _COMMON:
+                self.words[short] = word
 
     def next_word(self, kind: str) -> str:
         """The next word for something of this kind: `host1`, `host2`, ..."""
@@ -81,7 +82,7 @@ def known_names(
     found: StudyExport, store: Store, hosts: Iterable[str], users: Iterable[str]
 ) -> Known:
     """The names in how trials were launched, and those given."""
-    known = Known()
+    known, command = Known(), found.row.study.command
     for launched in launches(found):
         for host in launched.hosts:
             known.add("host", host)
@@ -93,20 +94,18 @@ def known_names(
         known.add("host", host)
     for user in users:
         known.add("user", user)
-    command = found.row.study.command
     _add_variables(known, {} if command is None else command.environment)
     return known
 
 
-def launches(found: StudyExport) -> Iterable[LaunchRecord]:
+def launches(found: StudyExport) -> Iterator[LaunchRecord]:
     """How all that is exported was launched."""
     for outcome in found.outcomes:
         yield from launches_of(outcome)
 
 
 def _add_variables(known: Known, environment: Mapping[str, str]) -> None:
-    kinds = (("host", _HOST_VARIABLES), ("user", _USER_VARIABLES), ("job", _JOB_VARIABLES))
-    for kind, variables in kinds:
+    for kind, variables in _VARIABLES.items():
         for variable in variables:
             known.add(kind, environment.get(variable, ""))
 
@@ -202,13 +201,19 @@ class Redactor:
                 return [self.value(each) for each in value]
             case dict():
                 return {
-                    self.text(str(key)): (
-                        self._versions(each) if key in _VERSIONS else self.value(each)
-                    )
+                    self.text(str(key)): self._versions(each)
+                    if key in _VERSIONS and isinstance(each, dict)
+                    else self.value(each)
                     for key, each in value.items()
                 }
             case _:
                 return value
+
+    def _versions(self, value: Mapping[object, object]) -> object:
+        return {
+            self.text(str(name)): each if _VERSION.fullmatch(str(each)) else self.value(each)
+            for name, each in value.items()
+        }
 
     def host(self, name: str) -> str:
         """What stands for a host, which is known from now on."""
@@ -226,14 +231,6 @@ class Redactor:
         self._seen.cache_clear()
         self.counts.clear()
         return True
-
-    def _versions(self, value: object) -> object:
-        if not isinstance(value, dict):
-            return self.value(value)
-        return {
-            self.text(str(name)): each if _VERSION.fullmatch(str(each)) else self.value(each)
-            for name, each in value.items()
-        }
 
     def _redacted(self, text: str) -> tuple[str, tuple[str, ...]]:
         kinds: list[str] = []
@@ -271,13 +268,11 @@ class Redactor:
     def _address(self, kind: str, found: str) -> str:
         if kind == "contact":
             return self._word("contact", found)
-        try:
+        with suppress(ValueError):
             address = ip_address(found)
-        except ValueError:
-            return found
-        if address.is_loopback or address.is_unspecified:
-            return found
-        return self._word("ip", found)
+            if not address.is_loopback and not address.is_unspecified:
+                return self._word("ip", found)
+        return found
 
     def _word(self, kind: str, found: str) -> str:
         key = kind, found
@@ -293,7 +288,7 @@ def _names_pattern(known: Known) -> re.Pattern[str] | None:
     return re.compile(rf"(?<![A-Za-z0-9])(?:{names})(?![A-Za-z0-9])", re.IGNORECASE)
 
 
-NOTE = "cclsearchExport"
+NOTE = b"cclsearchExport"
 
 
 class _Event(msgspec.Struct):
@@ -304,26 +299,20 @@ def rewrite_trace(path: Path, out: BinaryIO, redactor: Redactor) -> None:
     """Write a trace in Chrome's format with redacted texts; raise `TraceError` if malformed."""
     trace = ChromeFile(path, LARGE_LIMITS, _Event)
     out.write(b'{"traceEvents":[')
-    first = True
+    separator = b"\n"
     with closing(trace.batches()) as batches:
         for _ in batches:
             for event in msgspec.json.decode(trace.text, type=list[object]):
-                out.write(b"\n" if first else b",\n")
-                out.write(msgspec.json.encode(redactor.value(event)))
-                first = False
+                out.write(separator + msgspec.json.encode(redactor.value(event)))
+                separator = b",\n"
     out.write(b"\n]")
-    for name, value in _fields(trace.header, redactor):
-        out.write(b",\n%b:%b" % (msgspec.json.encode(name), msgspec.json.encode(value)))
-    out.write(b"}\n")
-
-
-def _fields(header: dict[str, msgspec.Raw], redactor: Redactor) -> Iterator[tuple[str, object]]:
-    for name, value in header.items():
+    for name, value in trace.header.items():
         told: object = msgspec.json.decode(value)
         if name == "host_name" and isinstance(told, str):
             told = redactor.host(told)
-        yield redactor.text(name), redactor.value(told)
-    yield NOTE, {"redacted": True}
+        pair = redactor.text(name), redactor.value(told)
+        out.write(b",\n%b:%b" % tuple(map(msgspec.json.encode, pair)))
+    out.write(b',\n"%b":{"redacted":true}}\n' % NOTE)
 
 
 MOST_JSON_BYTES = 16 << 20
@@ -377,10 +366,11 @@ def _is_chrome(path: Path) -> bool:
 def _small(path: Path) -> bytes | None:
     """A whole file, unless it is large."""
     found = b""
-    for piece in pieces(path, LARGE_LIMITS, 1 << 20):
-        found += piece
-        if len(found) > MOST_JSON_BYTES:
-            return None
+    with closing(pieces(path, LARGE_LIMITS, 1 << 20)) as read:
+        for piece in read:
+            found += piece
+            if len(found) > MOST_JSON_BYTES:
+                return None
     return found
 
 
@@ -399,11 +389,9 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _redacted_line(line: str, name: str, redactor: Redactor) -> str:
     if name.endswith((".jsonl", ".json")):
-        try:
+        with suppress(ValueError, RecursionError):
             value = redactor.value(json.loads(line))
-        except (ValueError, RecursionError):
-            return redactor.text(line)
-        return f"{json.dumps(value, ensure_ascii=False)}\n"
+            return f"{json.dumps(value, ensure_ascii=False)}\n"
     return redactor.text(line)
 
 

@@ -488,12 +488,12 @@ class CardReader:
             )
         if (self.card.text(f"{MODEL}.model_family") or "").strip().lower() != NANOCHAT:
             return
-        ffn_size, heads = NANOCHAT_WIDENING * hidden, sizes.get("head_count")
+        ffn_size, head_count = NANOCHAT_WIDENING * hidden, sizes.get("head_count")
         if sizes.setdefault("ffn_size", ffn_size) == ffn_size:
             self._infer(f"ffn size {ffn_size} = {NANOCHAT_WIDENING} x hidden size, as in nanochat")
-        if heads is not None and "kv_head_count" not in sizes:
-            sizes["kv_head_count"] = heads
-            self._infer(f"kv head count {heads}, one for each head as in nanochat")
+        if head_count is not None and "kv_head_count" not in sizes:
+            sizes["kv_head_count"] = head_count
+            self._infer(f"kv head count {head_count}, one for each head as in nanochat")
 
     def _embedding_count(self) -> int | None:
         name = "num_params_embedding"

@@ -43,7 +43,6 @@ def policies(tmp_path, cclsearch):
 
 def test_each_policy_is_asked_once_and_told_how_it_takes_to_other_places(policies):
     told = json.loads(policies("--vary", "world_size=2,8", "--json").out)
-
     kinds = {tuple(each["trials"]): each["kind"] for each in told["policies"]}
     assert kinds == {(0,): "adapts", (1, 2): "fixed", (3,): "fails"}
     assert (told["adapts"], told["fixed"], told["fails"]) == (1, 1, 1)
@@ -58,7 +57,6 @@ def test_each_policy_is_asked_once_and_told_how_it_takes_to_other_places(policie
 
 def test_a_person_reads_what_differs_and_why_nothing_is_valid(policies):
     ended = policies("--vary", "world_size=2")
-
     assert "trial 0, by x: adapts\n  recorded: n=4\n  example: the same" in ended.out
     assert "  world_size=2: n=2\n" in ended.out
     assert "none, invalid_config: knob n is 16 (int), not one of [2, 4, 8]" in ended.out
@@ -74,9 +72,7 @@ def test_strict_fails_where_a_policy_gives_nothing_valid(policies, which, code):
 def test_a_study_file_is_another_place(policies, tmp_path):
     path = tmp_path / "other.toml"
     path.write_text("[environment]\nworld_size = 8\nranks_per_node = 8\n", encoding="utf-8")
-
     told = json.loads(policies("--trial", "0", "-c", path, "--json").out)
-
     assert told["policies"][0]["places"][0]["config"] == {"n": 8}
 
 
@@ -91,7 +87,6 @@ def test_a_study_file_is_another_place(policies, tmp_path):
 )
 def test_what_is_asked_wrongly_is_told_in_one_line(policies, words, told):
     ended = policies(*words)
-
     assert (ended.code, ended.out) == (2, "")
     assert told in ended.err
 
@@ -101,10 +96,8 @@ def test_choices_that_the_recipe_added_for_its_own_sizes_are_added_anew_elsewher
         name="bench", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4
     )
     recorded = completed(builtin_study(machine))
-
     given = as_given(recorded)
     larger = completed(replace(given, environment=replace(machine, world_size=8)))
-
     choices = {dimension.name: dimension.choices for dimension in larger.space.dimensions}
     assert 8 in choices["dp_shard"]
     assert choices["activation_checkpointing"] == ("none", "full")

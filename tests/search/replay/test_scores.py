@@ -43,9 +43,8 @@ def scored(cclsearch, root, *arguments):
     return ended
 
 
-def test_values_then_and_now_are_told_and_who_leads(cclsearch, stored):
+def test_values_then_and_now_are_told_and_who_leads_and_nothing_is_stored(cclsearch, stored):
     lines = scored(cclsearch, stored).out.splitlines()
-
     assert lines[0] == f"study {STUDY}: scored by step_time; nothing was launched or stored"
     assert lines[1] == (
         "trial 0  tp=1  then 0.9 s, now 0.2 s: -77.78%; "
@@ -56,11 +55,6 @@ def test_values_then_and_now_are_told_and_who_leads(cclsearch, stored):
     assert "leader by current values: trial 0, 0.2 s" in lines
     assert "newer versions: step_time 1 (recorded 0)" in lines
     assert lines[-1] == "differs: 2 of 3 trials, the leader"
-
-
-def test_nothing_is_stored(cclsearch, stored):
-    scored(cclsearch, stored)
-
     with closing(Store(stored)) as store:
         assert store.computed_metrics(STUDY) == {}
 
@@ -76,9 +70,7 @@ def test_another_objective_out_of_a_file_scores_what_was_measured_before(
 ):
     (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
     asked = ("--objective", "slowest_step", "--metrics-file", tmp_path / "own.py")
-
     facts = json.loads(scored(cclsearch, stored, *asked, "--json").out)
-
     assert (facts["led"], facts["leads_on_record"], facts["leads_today"]) == (1, None, 1)
     assert [trial["now"] for trial in facts["trials"]] == [0.2, 0.5, None]
 
@@ -87,14 +79,11 @@ def test_launches_made_again_under_an_older_definition_do_not_count_as_they_were
     with closing(Store(stored)) as store:
         slow = store.trial(STUDY, 0).outcome
         store.repeat(STUDY, *(Repeat(series=3, round=n, ordinal=0, outcome=slow) for n in range(3)))
-
     facts = json.loads(scored(cclsearch, stored, "--json").out)
-
     assert facts["leads_today"] == 0
 
 
 def test_options_of_other_modes_are_refused(cclsearch, stored):
     ended = cclsearch("replay", "--objective", "step_time", "--store", stored)
-
     assert ended.code == 2
     assert "--objective needs --mode score, not llm" in ended.err

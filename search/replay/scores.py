@@ -134,7 +134,8 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
 
 def _names_read(scoring: Scoring) -> frozenset[str]:
     """The metrics that objectives and limits name."""
-    expressions = [one.expression for one in (*scoring.objectives, *scoring.limits)]
+    expressions = [one.expression for one in scoring.objectives]
+    expressions += (one.expression for one in scoring.limits)
     names = {name.removesuffix(AT_SEED) for each in expressions for name in each.names}
     return frozenset(names | {ALIASES[name] for name in names if name in ALIASES})
 

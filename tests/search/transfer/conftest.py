@@ -73,52 +73,39 @@ def recorded_study(tmp_path) -> Callable[..., Recorded]:
     """Makes the store; gives its root and the trials on record."""
 
     def make(folder: str = "home", policy: str = "# tp=2\n") -> Recorded:
-        store = Store(tmp_path / folder)
+        knobs = Dimension(name="tp", choices=(1, 2)), Dimension(name="=pp", choices=(1,))
+        link = Link(bandwidth_bytes_per_s=5e10)
         study = replace(
-            testing.study(
-                Dimension(name="tp", choices=(1, 2)), Dimension(name="=pp", choices=(1,))
-            ),
-            environment=replace(
-                testing.ENVIRONMENT,
-                world_size=2,
-                scale_up=Link(bandwidth_bytes_per_s=5e10),
-            ),
+            testing.study(*knobs),
+            environment=replace(testing.ENVIRONMENT, world_size=2, scale_up=link),
         )
-        files = tmp_path / f"{folder}-files"
-        files.mkdir()
-        for rank in range(2):
-            (files / f"rank{rank}_trace.json").write_text(trace_text(rank))
-        (files / "rank0.log").write_text(
-            f"{HOST}: started by {USER} as job {JOB}\nloading {HOME}/data.bin from 10.1.2.3\n"
-        )
-        store.create(STUDY, study, "test")
-        store.start_run(STUDY, study)
-        kept = tuple(store.artifacts.keep(path, path.name) for path in sorted(files.iterdir()))
-        good = replace(testing.measured(0.25), artifacts=kept, launched=_launched())
-        bad = replace(
-            testing.failed(message=f"=cannot open {HOME}/x on {HOST}"), artifacts=kept[:1]
-        )
-        trials = (_trial(0, good, 2, policy), _trial(1, bad, 1, policy))
+        log = f"{HOST}: started by {USER} as job {JOB}\nloading {HOME}/data.bin from 10.1.2.3\n"
         exchange = LlmExchange(
             model="m", request='["who?"]', reply='["me"]', result="submitted",
             usage=TokenUsage(input_tokens=3), latency_s=0.5, request_count=1,
         )  # fmt: skip
-        for trial, asked in zip(trials, (None, exchange), strict=True):
-            begun = PendingTrial(
-                ordinal=trial.ordinal,
-                policy=trial.policy,
-                started_at=trial.started_at,
-                exchange=None,
-            )
-            stored = store.begin(STUDY, begun, asked)
-            store.finish(STUDY, replace(trial, exchange=stored.exchange))
-        store.repeat(
-            STUDY, Repeat(series=2, round=0, ordinal=0, outcome=good, purpose=Purpose.CONFIRM)
-        )
-        store.update(STUDY, status="finished", summary=None)
-        found = store.history(STUDY).trials
-        store.close()
-        return Recorded(root=store.root, trials=found)
+        with closing(Store(tmp_path / folder)) as store:
+            store.create(STUDY, study, "test")
+            store.start_run(STUDY, study)
+            texts = {"rank0.log": log, **{f"rank{n}_trace.json": trace_text(n) for n in range(2)}}
+            kept = tuple(store.artifacts.keep_text(text, name) for name, text in texts.items())
+            good = replace(testing.measured(0.25), artifacts=kept, launched=_launched())
+            message = f"=cannot open {HOME}/x on {HOST}"
+            bad = replace(testing.failed(message=message), artifacts=kept[:1])
+            trials = (_trial(0, good, 2, policy), _trial(1, bad, 1, policy))
+            for trial, asked in zip(trials, (None, exchange), strict=True):
+                begun = PendingTrial(
+                    ordinal=trial.ordinal,
+                    policy=trial.policy,
+                    started_at=trial.started_at,
+                    exchange=None,
+                )
+                stored = store.begin(STUDY, begun, asked)
+                store.finish(STUDY, replace(trial, exchange=stored.exchange))
+            confirmed = Repeat(series=2, round=0, ordinal=0, outcome=good, purpose=Purpose.CONFIRM)
+            store.repeat(STUDY, confirmed)
+            store.update(STUDY, status="finished", summary=None)
+            return Recorded(root=store.root, trials=store.history(STUDY).trials)
 
     return make
 

@@ -164,14 +164,17 @@ def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
 
 
 def arguments(study: Study, command: Command, config: Config, rank_count: int) -> tuple[str, ...]:
-    """The command of a configuration: `{knob}` is what it sets, `{args}` all of it as flags."""
+    """The command of a configuration: `{knob}` is what it sets, `{args}` all of it as flags.
+
+    A word that is only a knob is left out where its value is empty.
+    """
     settings = {**study.space.defaults, **config.values}
     values = {knob: _spell(value, command) for knob, value in settings.items()}
     flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in values.items()]
     values |= {RANK_COUNT: str(rank_count)}
     filled: list[str] = []
     for part in command.run:
-        filled += flags if part == ARGS else [_fill(part, values)]
+        filled += flags if part == ARGS else filter(None, [_fill(part, values)])
     return tuple(filled)
 
 

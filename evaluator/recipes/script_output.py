@@ -172,6 +172,15 @@ def read_script(
     return _reading(study, job, result, report, traces)
 
 
+def reported_tokens(job: Job, result: JobResult, launched_ns: int) -> int | None:
+    """Return the tokens per step that a script reported; None where it reported none."""
+    folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
+    with suppress(TraceError):
+        report = _report(folder, job.world_size)
+        return None if isinstance(report, str) else report.tokens_per_step
+    return None
+
+
 def _read_log(study: Study, expression: str, job: Job, result: JobResult) -> Reading | Failed:
     """Read the step times that a script printed: of the job, so each rank has all of them."""
     warmup_count, timed_count = study.measure.warmup_steps, study.measure.timed_steps

@@ -1,0 +1,180 @@
+"""`init`: a study file for a script, and one launch that shows whether it can be measured."""
+
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.local import LocalLauncher
+from evaluator.machine import local_environment
+from evaluator.ports import Job, JobResult, Reading
+from evaluator.recipes.command import CommandRecipe
+from evaluator.recipes.script_output import reported_tokens
+from records.errors import StudyError
+from records.study import Study
+from records.trial import Failed, Outcome
+from search import settings
+from search.cli.options import JsonOption, examples
+from search.study.script_study import Script, read_script, study_text
+from search.study.spaces import completed, space_of
+from search.study.study_file import builtin_study, read_study_file
+from search.views.format import format_count, format_number
+
+app = typer.Typer(rich_markup_mode=None)
+
+NOTHING_MEASURED = 3
+
+
+@app.command(epilog=examples("cclsearch init train.py", "cclsearch init train.py -o ddp.toml"))
+def init(
+    script: Annotated[
+        Path, typer.Argument(metavar="SCRIPT", help="Python program to tune.", show_default=False)
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="File to write. [default: study.toml beside it]"
+        ),
+    ] = None,
+    no_launch: Annotated[bool, typer.Option("--no-launch", help="Only write the file.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a study file for your own script, and launch the script once.
+
+    Reads the options of the script (argparse, click, typer, tyro, dataclasses) without running it.
+    Options that are known to change the speed become knobs, with today's value as the first
+    choice. An existing file is never changed.
+    """
+    found = read_script(script)
+    path = output or script.with_name("study.toml")
+    _write_new(path, study_text(found))
+    result = _Result(script=found, path=path)
+    if not as_json:
+        _print(result.written)
+    if found.reports_steps and found.knobs and not no_launch:
+        result = _launched(result)
+    if as_json:
+        typer.echo(json.dumps(result.document))
+    else:
+        _print(result.measured)
+    if isinstance(result.outcome, Failed):
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Result:
+    """What was written, and how the launch ended; `tokens` are those of a step of all ranks."""
+
+    script: Script
+    path: Path
+    outcome: Outcome | None = None
+    tokens: int | None = None
+
+    @property
+    def written(self) -> Iterator[str]:
+        """What the file holds, as lines."""
+        options = format_count(len(self.script.options), "option")
+        yield f"wrote {self.path}: {options} found, {len(self.script.knobs)} became knobs"
+        for option in self.script.knobs:
+            choices = (json.dumps(choice).strip('"') or "(off)" for choice in option.proposed)
+            yield f"  {option.knob}: {', '.join(choices)}"
+
+    @property
+    def measured(self) -> Iterator[str]:
+        """What the launch showed or what is missing for one, and the next command, as lines."""
+        if not self.script.reports_steps:
+            yield from self._missing
+        if not self.script.knobs:
+            yield f"missing: no option that is known to change the speed; add knobs to {self.path}"
+        if isinstance(self.outcome, Failed):
+            yield f"the launch failed: {self.outcome}"
+            yield f"next: correct the script or {self.path}, then: cclsearch run -c {self.path}"
+            return
+        if self.outcome is not None:
+            ranks = format_count(len(self.outcome.measurement.step_times_s), "rank")
+            step_s = format_number(self.outcome.metric("step_time") or 0.0)
+            yield f"launched once with today's values: {step_s} s per step on {ranks}"
+        if self.tokens is not None:
+            yield f"tokens per step: {self.tokens}, as the script reported; written to the file"
+        yield f"next: cclsearch run -c {self.path}"
+
+    @property
+    def _missing(self) -> Iterator[str]:
+        """What to change in a script that does not report its steps, as lines."""
+        line, callback = self.script.loop_line, self.script.callback
+        where = f"the loop in line {line}" if line else "its training loop"
+        yield f"missing: {self.script.path} does not report its steps. Add to it:"
+        yield "  import cclsearch"
+        if callback:
+            yield f"  Trainer(..., callbacks=[cclsearch.{callback}()])"
+        else:
+            yield f"  for batch in cclsearch.steps(loader):   # as {where}"
+            yield "      cclsearch.log(tokens=batch.numel())   # in the loop"
+        yield f"or, if it prints step times, set step_time in {self.path}"
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The same as JSON."""
+        measured = None if isinstance(self.outcome, Failed) else self.outcome
+        return {
+            "study": str(self.path),
+            "options": [option.flag for option in self.script.options],
+            "knobs": {option.knob: option.proposed for option in self.script.knobs},
+            "reports_steps": self.script.reports_steps,
+            "step_time": measured and measured.metric("step_time"),
+            "tokens_per_step": self.tokens,
+            "failure": str(self.outcome) if isinstance(self.outcome, Failed) else None,
+        }
+
+
+def _print(lines: Iterator[str]) -> None:
+    for line in lines:
+        typer.echo(line)
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise StudyError(f"{path} exists and is not changed; name another file with -o") from None
+    except OSError as error:
+        raise StudyError(f"{path} cannot be written: {error.strerror}") from error
+
+
+class _Probe(CommandRecipe):
+    """Accepts whatever number of tokens a script processes in a step, and remembers it."""
+
+    tokens: int | None = None
+
+    def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
+        """Read what the script left, with its own number of tokens as the study's."""
+        self.tokens = reported_tokens(job, result, launched_ns)
+        if self.tokens is not None:
+            workload = replace(study.workload, global_batch=self.tokens, sequence_length=1)
+            study = replace(study, workload=workload)
+        return super().read(study, job, result, launched_ns)
+
+
+def _launched(result: _Result) -> _Result:
+    """Launch the seed once; write the tokens that the script reported into the study file."""
+    study = completed(read_study_file(result.path, builtin_study(local_environment())))
+    recipe = _Probe()
+    recipe.check(study)
+    environment = recipe.inherited(study, settings.trial_environment())
+    launcher = LocalLauncher(environment, study.launch.threads_per_rank)
+    try:
+        evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
+        with tempfile.TemporaryDirectory(prefix="cclsearch-init-") as folder:
+            outcome = evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
+    finally:
+        launcher.close()
+    if recipe.tokens is not None:
+        text = study_text(result.script, recipe.tokens)
+        result.path.write_text(text, encoding="utf-8")
+    return replace(result, outcome=outcome, tokens=recipe.tokens)

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from evaluator.traces.intervals import (
     Intervals,
-    Sweep,
     first_place,
     latest_window,
     own_time_ns,
@@ -78,62 +77,6 @@ def test_chosen_pieces_are_kept_whole(given_pieces, data):
     assert points(rest) == points(covered.chosen(~kept))
 
 
-tracked = st.lists(
-    st.tuples(instants, st.integers(0, 12), st.integers(0, 2), st.booleans()), max_size=12
-)
-
-
-def columns(intervals):
-    """Starts, ends, tracks and marks of (start, length, track, mark)."""
-    rows = np.array(intervals, np.int64).reshape(-1, 4)
-    return rows[:, 0], rows[:, 0] + rows[:, 1], rows[:, 2], rows[:, 3].astype(np.bool_)
-
-
-def open_at(intervals, instant, track, mark=None):
-    return sum(
-        start <= instant < start + length
-        for start, length, own_track, own_mark in intervals
-        if own_track == track and mark in (None, own_mark)
-    )
-
-
-def swept(sweep, group=0):
-    """How many are open at each instant of each track, where any is."""
-    segments = zip(sweep.track, sweep.start_ns, sweep.end_ns, sweep.depth[group], strict=True)
-    return {
-        (int(track), instant): int(depth)
-        for track, start, end, depth in segments
-        for instant in range(start, end)
-    }
-
-
-@given(tracked)
-def test_a_sweep_counts_what_is_open_on_each_track(given_intervals):
-    starts, ends, tracks, _ = columns(given_intervals)
-    counted = {
-        (track, instant): open_at(given_intervals, instant, track)
-        for track in range(3)
-        for instant in range(-25, 60)
-    }
-    expected = {place: count for place, count in counted.items() if count}
-    assert swept(Sweep.over(starts, ends, tracks)) == expected
-
-
-@given(tracked)
-def test_time_of_a_sweep_is_that_of_any_track(given_intervals):
-    starts, ends, tracks, marks = columns(given_intervals)
-    sweep = Sweep.over(starts, ends, tracks, groups=(marks, ~marks))
-    alone = sweep.where((sweep.depth[0] > 0) & (sweep.depth[1] == 0))
-    expected = {
-        instant
-        for instant in range(-25, 60)
-        for track in range(3)
-        if open_at(given_intervals, instant, track, True)
-        and not open_at(given_intervals, instant, track, False)
-    }
-    assert points(alone) == expected
-
-
 def calls():
     """Nested calls as (own time, calls inside, own time, ...), drawn as trees."""
     leaf = st.tuples(st.integers(0, 5), st.just(()))
@@ -174,11 +117,6 @@ def test_own_time_is_what_calls_inside_do_not_take(trees):
         total[0] += expected
         total[1] += given_ns
     assert all(expected == given_ns for expected, given_ns in found.values())
-
-
-def test_own_time_of_a_thread_adds_up_to_its_busy_time():
-    starts, ends = np.array([0, 10, 20, 50]), np.array([100, 40, 30, 90])
-    assert own_time_ns(starts, ends, np.zeros(4, np.int64)).tolist() == [30, 20, 10, 40]
 
 
 def test_absolute_nanoseconds_keep_every_digit():

@@ -228,8 +228,14 @@ class Cells(Table):
         last = np.append(self.place[1:] == 0, True)[: self.cell.size]
         callers = np.bincount(self.cell[last], minlength=self.cell_count)
         fewest, most = extremes(self.cell[last], self.place[last] + 1, self.cell_count)
-        members = self.calls.groups.members[self.calls.group_id[first]]
-        expected = np.count_nonzero(members & _profiled(self.calls.step[first], traces), axis=1)
+        members, step = (
+            self.calls.groups.members[self.calls.group_id[first]],
+            self.calls.step[first],
+        )
+        numbers = [profiled_steps(trace) for trace in traces.ranks]
+        # A rank without steps shows the calls that are in none.
+        profiled = [np.isin(step, own) if own.size else step < 0 for own in numbers]
+        expected = np.count_nonzero(members & np.stack(profiled, axis=1), axis=1)
         equal = (callers == expected) & (fewest == most)
         even: NDArray[np.bool_] = np.where(self.numbered[first], most == 1, equal)
         return even
@@ -270,13 +276,6 @@ def extremes(
 def _changes(column: NDArray[np.integer]) -> NDArray[np.bool_]:
     """Whether each entry differs from the one before it; the first one does."""
     return np.append(True, column[1:] != column[:-1])[: column.size]
-
-
-def _profiled(step: NDArray[np.int64], traces: TraceSet) -> NDArray[np.bool_]:
-    """Which ranks profiled these steps, bool of shape (steps, ranks); -1: those without steps."""
-    numbers = [profiled_steps(trace) for trace in traces.ranks]
-    found = [np.isin(step, number) if number.size else step < 0 for number in numbers]
-    return np.stack(found, axis=1)
 
 
 class NoMatch(IntEnum):

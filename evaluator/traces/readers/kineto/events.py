@@ -273,71 +273,52 @@ _SYNC = re.compile(r"(?:cuda|cu|hip)\w*Synchronize\w*")
 _MTIA_WAIT = re.compile(r"(?<![A-Za-z])wait|Wait|WAIT")
 _MTIA_COPY = re.compile(r"(?<![A-Za-z])(?:dma|Dma|DMA)(?![a-z])|[Mm]em(?:cpy|Cpy)")
 _MTIA_FILL = re.compile(r"[Mm]em(?:set|Set)")
-_WAITS = ("c10d::", "c10d_functional", "_c10d_functional")
+_WAIT = re.compile(r"c10d::|_?c10d_functional")
+_ANY = re.compile("").match
 
-
-def _kernel(name: str) -> EventKind:
-    return EventKind.COLLECTIVE_KERNEL if communicates(name) else EventKind.KERNEL
-
-
-def _mtia_kernel(name: str) -> EventKind:
-    """MTIA has one category for all that its command processors do: they wait and copy, too."""
-    if communicates(name):
-        return EventKind.COLLECTIVE_KERNEL
-    if _MTIA_WAIT.search(name):
-        return EventKind.IGNORED
-    if _MTIA_FILL.search(name):
-        return EventKind.FILL
-    return EventKind.COPY if _MTIA_COPY.search(name) else EventKind.KERNEL
-
-
-def _call(name: str) -> EventKind:
-    if _SYNC.fullmatch(name):
-        return EventKind.SYNC
-    return EventKind.LAUNCH if _LAUNCH.fullmatch(name) else EventKind.IGNORED
-
-
-def _where(form: re.Pattern[str], kind: EventKind) -> Callable[[str], EventKind]:
-    return lambda name: kind if form.fullmatch(name) else EventKind.IGNORED
-
-
-def _host_annotation(name: str) -> EventKind:
-    if name.startswith("gloo:"):
-        return EventKind.HOST_COLLECTIVE
-    if name.startswith("nccl:"):
-        return EventKind.DEVICE_COLLECTIVE_CALL
-    if PROFILER_STEP.fullmatch(name):
-        return EventKind.HOST_STEP
-    if ENGINE_STEP.fullmatch(name):
-        return EventKind.ENGINE_STEP
-    return EventKind.ITERATION if ITERATION.fullmatch(name) else EventKind.IGNORED
-
-
-def _host_op(name: str) -> EventKind:
-    """Only ATen operators compute; what they enclose may still wait for a collective."""
-    if name.startswith("aten::"):
-        return EventKind.HOST_OP
-    return EventKind.HOST_WAIT if name.startswith(_WAITS) else _host_annotation(name)
-
-
-def _nothing(_name: str) -> EventKind:
-    return EventKind.IGNORED
-
-
-_KIND_OF_NAME: Mapping[Category, Callable[[str], EventKind]] = {
-    category: kind_of
-    for categories, kind_of in (
-        ((Category.KERNEL, Category.OLD_KERNEL), _kernel),
-        ((Category.MTIA_KERNEL,), _mtia_kernel),
-        ((Category.COPY, Category.OLD_COPY), lambda _: EventKind.COPY),
-        ((Category.FILL, Category.OLD_FILL), lambda _: EventKind.FILL),
-        ((Category.RUNTIME, Category.DRIVER, Category.OLD_RUNTIME), _call),
-        ((Category.DEVICE_ANNOTATION,), _where(PROFILER_STEP, EventKind.DEVICE_STEP)),
-        ((Category.HOST_ANNOTATION,), _host_annotation),
-        ((Category.HOST_OP, Category.OLD_HOST_OP), _host_op),
-        ((Category.FRAME, Category.OLD_FRAME), _where(_FRAME_STEP, EventKind.FRAME_STEP)),
-    )
-    for category in categories
+_Rule: TypeAlias = tuple[Callable[[str], object], EventKind]
+"""A test of names, and what an event is whose name is the first to pass it."""
+_KERNELS: tuple[_Rule, ...] = (
+    (communicates, EventKind.COLLECTIVE_KERNEL),
+    (_ANY, EventKind.KERNEL),
+)
+_ANNOTATIONS: tuple[_Rule, ...] = (
+    (re.compile("gloo:").match, EventKind.HOST_COLLECTIVE),
+    (re.compile("nccl:").match, EventKind.DEVICE_COLLECTIVE_CALL),
+    (PROFILER_STEP.fullmatch, EventKind.HOST_STEP),
+    (ENGINE_STEP.fullmatch, EventKind.ENGINE_STEP),
+    (ITERATION.fullmatch, EventKind.ITERATION),
+)
+# MTIA has one category for all that its command processors do: they wait and copy, too.
+_MTIA: tuple[_Rule, ...] = (
+    (communicates, EventKind.COLLECTIVE_KERNEL),
+    (_MTIA_WAIT.search, EventKind.IGNORED),
+    (_MTIA_FILL.search, EventKind.FILL),
+    (_MTIA_COPY.search, EventKind.COPY),
+    (_ANY, EventKind.KERNEL),
+)
+_CALLS: tuple[_Rule, ...] = (
+    (_SYNC.fullmatch, EventKind.SYNC),
+    (_LAUNCH.fullmatch, EventKind.LAUNCH),
+)
+# Only ATen operators compute; what they enclose may still wait for a collective.
+_HOST_OPS: tuple[_Rule, ...] = (
+    (re.compile("aten::").match, EventKind.HOST_OP),
+    (_WAIT.match, EventKind.HOST_WAIT),
+    *_ANNOTATIONS,
+)
+_RULES: Mapping[Category, tuple[_Rule, ...]] = {
+    Category.MTIA_KERNEL: _MTIA,
+    Category.DEVICE_ANNOTATION: ((PROFILER_STEP.fullmatch, EventKind.DEVICE_STEP),),
+    Category.HOST_ANNOTATION: _ANNOTATIONS,
+    **dict.fromkeys((Category.KERNEL, Category.OLD_KERNEL), _KERNELS),
+    **dict.fromkeys((Category.COPY, Category.OLD_COPY), ((_ANY, EventKind.COPY),)),
+    **dict.fromkeys((Category.FILL, Category.OLD_FILL), ((_ANY, EventKind.FILL),)),
+    **dict.fromkeys((Category.RUNTIME, Category.DRIVER, Category.OLD_RUNTIME), _CALLS),
+    **dict.fromkeys((Category.HOST_OP, Category.OLD_HOST_OP), _HOST_OPS),
+    **dict.fromkeys(
+        (Category.FRAME, Category.OLD_FRAME), ((_FRAME_STEP.fullmatch, EventKind.FRAME_STEP),)
+    ),
 }
 
 
@@ -349,10 +330,11 @@ class KindOfName(dict[str, int]):
 
     def __init__(self, category: Category) -> None:
         super().__init__()
-        self._kind_of = _KIND_OF_NAME.get(category, _nothing)
+        self._rules = _RULES.get(category, ())
 
     def __missing__(self, name: str) -> int:
-        self[name] = int(self._kind_of(name))
+        kinds = (kind for passes, kind in self._rules if passes(name))
+        self[name] = int(next(kinds, EventKind.IGNORED))
         return self[name]
 
 

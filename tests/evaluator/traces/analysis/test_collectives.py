@@ -340,15 +340,6 @@ def test_a_thousand_bytes_in_100_ns_between_two_are_10_gb_per_s(name, ranks):
     assert value_of(name, job(*ranks, **LONG)) == pytest.approx(10)
 
 
-def test_instances_count_by_their_bytes_and_time_whatever_ranks_wait():
-    ends = (100, 300, 900)
-    calls = [call(GATHER, 1000 * i, 1000 * i + e) for i, e in enumerate(ends)]
-    last = [replace(one, start_ns=one.start_ns + 50) for one in calls]
-    assert value_of("bw_allgather", job(*[calls] * 4, **LONG)) == pytest.approx(3 * 750 / 1300)
-    waiting = job(calls, calls, calls, last, **LONG)
-    assert value_of("bw_allgather", waiting) == pytest.approx(3 * 750 / 1150)
-
-
 def test_small_and_large_messages_give_the_rate_of_all_their_bytes():
     small, large = (1_000, 48), (1_000_000, 10_638)  # bytes and ns: 21 and 94 GB/s
     calls = [

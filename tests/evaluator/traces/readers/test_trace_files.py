@@ -93,7 +93,7 @@ def test_whatever_looks_like_an_archive_is_read_or_refused(tmp_path_factory, con
 
 @archived
 def test_a_bomb_is_refused_when_it_has_unfolded_a_little(tmp_path, pack):
-    path = write(tmp_path, pack(b" " * (200 << 20)))
+    path = write(tmp_path, pack(b" " * (112 << 20)))
     seen = 0
     with pytest.raises(TraceError, match="unfolds more than 250-fold"):
         for piece in pieces(path, LIMITS):
@@ -211,28 +211,3 @@ def test_a_file_of_another_kind_is_told_what_it_is_and_what_is_read(tmp_path, co
     report = write(tmp_path, b"\x4e\x56\0report", "report.nsys-rep")
     with pytest.raises(NoTraceError, match="nsys export"):
         format_of(report, LIMITS)
-
-
-@pytest.mark.parametrize(
-    ("pattern", "what"),
-    [
-        ("kineto/*.json.gz", Format.KINETO),
-        ("nsys/*.gz", Format.NSYS),
-        ("xla/*.gz", Format.XLA),
-        ("kineto/memory_timeline.raw.gz", "timeline of memory"),
-        ("kineto/gloo_ddp_2rank/et_rank0.json.gz", "execution trace"),
-        ("et/resnet_2gpu_et.json.gz", "execution trace"),
-        ("et/chakra_feeder_tests_trace.tar.gz", "tar archive"),
-        ("straggler/trace-ST.parquet", "Parquet"),
-        ("straggler/timeline-ST.json.gz", "no event that PyTorch's profiler or XLA writes"),
-        ("kineto/synth_fsdp_4rank_straggler2/truth.json", "JSON without trace events"),
-    ],
-)
-def test_recorded_files_are_told_apart(recorded_data, pattern, what):
-    paths = list((recorded_data / "traces").glob(pattern))
-    assert paths
-    for path in paths:
-        try:
-            assert format_of(path, LIMITS) is what
-        except NoTraceError as error:
-            assert what in str(error)

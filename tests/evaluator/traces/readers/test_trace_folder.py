@@ -207,16 +207,6 @@ def test_devices_of_several_files_are_numbered_on(recorded_data, tmp_path):
     assert any("numbered in the order of the files' names" in told for told in traces.caveats)
 
 
-def test_processes_read_the_same_as_this_one():
-    files = sorted(SYNTHETIC.glob("*.gz"))
-    found = dict(read_in_processes(files, LARGE_LIMITS, use_cache=False, count=2))
-    assert sorted(found) == files
-    for trace in read(SYNTHETIC).ranks:
-        (other,) = found[SYNTHETIC / f"rank{trace.rank}_trace.json.gz"]
-        assert np.array_equal(trace.spans.end_ns, other.spans.end_ns)
-        assert trace.collectives.groups == other.collectives.groups
-
-
 def test_large_files_are_read_side_by_side_where_there_are_processors(tmp_path):
     for rank in (0, 1):
         path = write(tmp_path, f"rank{rank}.json.gz", rank=rank, world_size=2)

@@ -18,7 +18,7 @@ from policies.sandbox import SANDBOX_RULES
 from policies.space import Space
 from records.expression import Rule, format_bytes
 from records.machine import OTHERS_CPU_SHARE
-from records.study import Environment, Measure, Study
+from records.study import Environment, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
@@ -47,55 +47,6 @@ from search.views.trial import trial_row
 
 FAR_SHARE = 0.10
 LATEST_KEPT, FRONT_KEPT = 5, 12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RatedHistory:
-    """A history with the relative speed of its trials; `metrics` are shown with the score."""
-
-    history: History
-    best: Trial | None
-    scale: RelativeSpeeds
-    metrics: Set[str]
-
-    @classmethod
-    def of(cls, history: History, scoring: Scoring, measure: Measure) -> "RatedHistory":
-        """Rate a history once for all lines."""
-        return cls(
-            history=history,
-            best=history.best,
-            scale=RelativeSpeeds.of(history, scoring, measure),
-            metrics=scoring.shown_metrics,
-        )
-
-    def speed(self, trial: Trial) -> Speed | None:
-        """Return the speed of a trial over the best; None for the best itself, or if unknown."""
-        if self.best is None or self.best is trial:
-            return None
-        return self.scale.speed(trial.ordinal, self.best.ordinal)
-
-    def speed_words(self, trial: Trial) -> str:
-        """Return the speed as text, for a single launch with the load from other processes."""
-        if self.best is trial:
-            return "the best"
-        speed = self.speed(trial)
-        if speed is None:
-            return ""
-        share = None if speed.side_by_side else others_share(trial.outcome)
-        return str(speed) if share is None else f"{speed} (others {share:.0%})"
-
-
-def trial_rows(shown: RatedHistory, *, message_chars: int, dropped: Set[int]) -> str:
-    """Return a row per trial, newest first; dropped trials are only counted."""
-    causes = _causes(shown.history)
-    rows = [
-        _row(trial, shown, message_chars, causes.get(trial.ordinal))
-        for trial in reversed(shown.history.trials)
-        if trial.ordinal not in dropped
-    ]
-    if dropped:
-        rows.append(f"({len(dropped)} more trials omitted)")
-    return "\n".join(rows)
 
 
 def race_text(raced: RaceResult) -> str:
@@ -145,23 +96,6 @@ def least_useful_first(history: History) -> list[int]:
 
     rest = (trial for trial in history if trial.ordinal not in kept)
     return [trial.ordinal for trial in sorted(rest, key=use)]
-
-
-def _row(trial: Trial, shown: RatedHistory, message_chars: int, cause: str | None) -> str:
-    settings = NO_CONFIG
-    if trial.config is not None:
-        best = None if shown.best is trial else shown.best
-        settings = config_words(trial.config, best)
-    return trial_row(
-        trial,
-        trial_spread(trial, shown.history),
-        settings,
-        metrics=shown.metrics,
-        message_chars=message_chars,
-        brief=True,
-        against=shown.speed_words(trial),
-        cause=cause,
-    )
 
 
 def others_share(outcome: Outcome) -> float | None:
@@ -216,51 +150,64 @@ class TurnText:
     study: Study
     space: Space
     scoring: Scoring
-    shown: RatedHistory
-    untried: Sequence[Config] | None
-    candidates: Sequence[Choice]
-    learned: Sequence[LearnedConstraint]
+    history: History
+    scale: RelativeSpeeds
+    """The speeds of all trials of the history."""
+    untried: Sequence[Config] | None = None
+    candidates: Sequence[Choice] = ()
+    learned: Sequence[LearnedConstraint] = ()
 
-    @property
-    def history(self) -> History:
-        """The history so far."""
-        return self.shown.history
+    def rows(self, detail: Detail) -> str:
+        """Return a row per trial, newest first; dropped trials are only counted."""
+        best, causes = self.history.best, _causes(self.history)
+        rows = [
+            self._row(
+                trial,
+                detail.message_chars,
+                None if best is trial else best,
+                brief=True,
+                against=self._speed_words(trial),
+                cause=causes.get(trial.ordinal),
+            )
+            for trial in reversed(self.history.trials)
+            if trial.ordinal not in detail.dropped
+        ]
+        if detail.dropped:
+            rows.append(f"({len(detail.dropped)} more trials omitted)")
+        return "\n".join(rows)
 
     def text(self, detail: Detail) -> str:
         """Return the text of the turn."""
         history, budget = self.history, self.study.budget
+        sections: dict[str, Iterable[str]] = {
+            "pending": pending_lines(history.pending),
+            "candidates": candidate_lines(self.candidates, history.best, self._memory_words),
+        }
         facts: dict[str, object] = {
             "remaining": remaining_launches(self.study, history),
             "budget": budget.trials,
             "untried": self._untried_words(),
-            "pending": _section("pending", pending_lines(history.pending)),
-            "candidates": _section(
-                "candidates", candidate_lines(self.candidates, history.best, self._memory_words)
-            ),
         }
         if not len(history):
-            return template("first_turn").substitute(facts)
-        table = trial_rows(self.shown, message_chars=detail.message_chars, dropped=detail.dropped)
+            return template("first_turn").substitute(facts, **_filled(sections))
         failures = "\n".join(failure_lines(history))
+        sections |= {
+            "reasons": self._reasons(),
+            "failures": [fenced(failures, limit=len(failures))] if failures else (),
+            "dead_knobs": dead_knob_lines(dead_knobs(self.space, history)),
+            "learned": learned_constraint_lines(self.learned),
+        }
+        table = self.rows(detail)
         return template("turn").substitute(
             facts,
+            **_filled(sections),
             patience=budget.patience,
             flat_count=launches_since_best(history),
             trials=format_count(len(history), "trial"),
             measured_count=len(history.measured),
-            today="\n".join(condition_lines(self.study, history, self.scoring, self.shown.scale)),
+            today="\n".join(condition_lines(self.study, history, self.scoring, self.scale)),
             best=self._best(detail),
             latest=self._latest(detail),
-            reasons=_section("reasons", self._reasons()),
-            failures=_section(
-                "failures", [fenced(failures, limit=len(failures))] if failures else []
-            ),
-            dead_knobs=_section(
-                "dead_knobs",
-                dead_knob_lines(dead_knobs(self.space, history)),
-                share=f"{TIE_SHARE:.0%}",
-            ),
-            learned=_section("learned", learned_constraint_lines(self.learned)),
             rows=fenced(table, limit=len(table)),
             near=self._near() if detail.neighbours else "(omitted for length)",
         )
@@ -305,7 +252,7 @@ class TurnText:
         noise = noise_now(self.history, self.scoring)
         chance = max(1 + TIE_SHARE, single_launch_ratio(noise) if noise else 1.0)
         for trial in self.history.ranked:
-            speed = None if trial is best else self.shown.speed(trial)
+            speed = None if trial is best else self._speed(trial)
             if speed is None:
                 continue
             low, high = speed.low or speed.ratio / chance, speed.high or speed.ratio * chance
@@ -322,7 +269,7 @@ class TurnText:
             case Failed(), _:
                 return "\n".join(_whole(latest, text, detail))
             case Measured(breakdown=new), Measured(breakdown=old) if new and old:
-                speed = self.shown.speed(latest)
+                speed = self._speed(latest)
                 if speed is not None:
                     text += f"\nagainst the best: {speed}; by part of the step: "
                     text += knob_change(new, old, speed.ratio)
@@ -377,17 +324,51 @@ class TurnText:
         estimate = self.space.derived_number(config, MEMORY)
         return None if estimate is None else format_bytes(estimate)
 
-    def _row(self, trial: Trial, message_chars: int) -> str:
-        settings = NO_CONFIG if trial.config is None else str(trial.config)
-        reached, metrics = trial_spread(trial, self.history), self.shown.metrics
-        return trial_row(trial, reached, settings, metrics=metrics, message_chars=message_chars)
+    def _row(
+        self,
+        trial: Trial,
+        message_chars: int,
+        base: Trial | None = None,
+        *,
+        brief: bool = False,
+        against: str = "",
+        cause: str | None = None,
+    ) -> str:
+        """Return a trial on one line, its settings as changes from `base` where that is shorter."""
+        return trial_row(
+            trial,
+            trial_spread(trial, self.history),
+            NO_CONFIG if trial.config is None else config_words(trial.config, base),
+            metrics=self.scoring.shown_metrics,
+            message_chars=message_chars,
+            brief=brief,
+            against=against,
+            cause=cause,
+        )
+
+    def _speed(self, trial: Trial) -> Speed | None:
+        """Return the speed of a trial over the best; None for the best itself, or if unknown."""
+        best = self.history.best
+        if best is None or best is trial:
+            return None
+        return self.scale.speed(trial.ordinal, best.ordinal)
+
+    def _speed_words(self, trial: Trial) -> str:
+        """Return the speed as text, for a single launch with the load from other processes."""
+        if self.history.best is trial:
+            return "the best"
+        speed = self._speed(trial)
+        if speed is None:
+            return ""
+        share = None if speed.side_by_side else others_share(trial.outcome)
+        return str(speed) if share is None else f"{speed} (others {share:.0%})"
 
     def _reasons(self) -> Iterator[str]:
         history, best = self.history, self.history.best
         whole = {best.ordinal} if best else set[int]()
         if isinstance(history.trials[-1].outcome, Failed):
             whole.add(history.trials[-1].ordinal)
-        lines = reason_lines(history, self.shown.scale, REASONS_SHOWN, REASON_CHARS, whole)
+        lines = reason_lines(history, self.scale, REASONS_SHOWN, REASON_CHARS, whole)
         text = "\n".join(lines)
         if text:
             yield fenced(text, limit=len(text))
@@ -495,10 +476,13 @@ def template(name: str) -> Template:
     return Template((files("search.llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
 
 
-def _section(name: str, lines: Iterable[str], **facts: object) -> str:
-    """Return a section, or nothing if it has no lines."""
-    text = "\n".join(lines)
-    return template(name).substitute(facts, lines=text) + "\n" if text else ""
+def _filled(sections: Mapping[str, Iterable[str]]) -> Mapping[str, str]:
+    """Return each section from its template, or nothing where it has no lines."""
+    texts = {name: "\n".join(lines) for name, lines in sections.items()}
+    return {
+        name: template(name).substitute(lines=text, share=f"{TIE_SHARE:.0%}") + "\n" if text else ""
+        for name, text in texts.items()
+    }
 
 
 def _whole(trial: Trial, row: str, detail: Detail) -> list[str]:
@@ -571,7 +555,8 @@ class PromptWriter:
             study=study,
             space=self.space,
             scoring=scoring,
-            shown=RatedHistory.of(history, scoring, study.measure),
+            history=history,
+            scale=RelativeSpeeds.of(history, scoring, study.measure),
             untried=untried,
             candidates=candidates,
             learned=learned,

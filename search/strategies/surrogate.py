@@ -11,8 +11,8 @@ knob and the other knobs unchanged, as the mean over configurations.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Final, TypeAlias
 
@@ -96,15 +96,32 @@ class Kernel:
         similarity: Floats = self.alone_share * alone + (1 - self.alone_share) * together
         return similarity
 
+    def weighing(self, knob: int, weight: float) -> "Kernel":
+        """Return the kernel with another weight of a knob."""
+        weights = self.weights.copy()
+        weights[knob] = weight
+        return replace(self, weights=weights)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
-    """A fitted process: predicts how far values lie from their prior expectation."""
+    """A fitted process: predicts how far values lie from their prior expectation.
+
+    `unlikeliness` is the negative logarithm of how likely the values are by it.
+    """
 
     kernel: Kernel
+    noise: float
     variance: float
     factor: Floats
-    solved: Floats
+    values: Floats
+    unlikeliness: float
+
+    @property
+    def solved(self) -> Floats:
+        """The values, weighed by the inverse of their covariance."""
+        solved: Floats = cho_solve((self.factor, True), self.values)
+        return solved
 
     def predict(self, distances: Floats) -> tuple[Floats, Floats]:
         """Return mean and deviation for rows, by their distances to the measured configurations."""
@@ -118,55 +135,29 @@ def fit(distances: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
     """Fit to values, each the mean of its launches; `distances` is (measured, measured, knobs)."""
     knob_count = distances.shape[-1]
     even = np.ones(knob_count)
-    fits = (
-        _Fit.of(Kernel(share, reach, even), noise, distances, values, launch_counts)
-        for share, reach, noise in product(ALONE_SHARES, REACHES, NOISES)
-    )
-    best = min(fits, key=lambda fit: fit.unlikeliness)
-    if len(values) >= WEIGHED_FROM:
-        for knob in list(range(knob_count)) * WEIGHING_ROUNDS:
-            weighed = (best.weighing(knob, weight) for weight in WEIGHTS)
-            best = min((best, *weighed), key=lambda fit: fit.unlikeliness)
-    return best.surrogate
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Fit:
-    """A kernel and noise with the negative log likelihood of the values."""
-
-    kernel: Kernel
-    noise: float
-    distances: Floats
-    values: Floats
-    launch_counts: Floats
-    factor: Floats
-    variance: float
-    unlikeliness: float
-
-    @classmethod
-    def of(
-        cls, kernel: Kernel, noise: float, distances: Floats, values: Floats, counts: Floats
-    ) -> "_Fit":
-        factor = cholesky(kernel.of(distances) + np.diag(noise / counts), lower=True)
+    def fitted(kernel: Kernel, noise: float) -> Surrogate:
+        factor = cholesky(kernel.of(distances) + np.diag(noise / launch_counts), lower=True)
         whitened = solve_triangular(factor, values, lower=True)
         count = AMPLITUDE_COUNT + len(values)
         scatter = AMPLITUDE_COUNT * AMPLITUDE**2 + float(whitened @ whitened)
         unlikeliness = count / 2 * np.log(scatter) + np.log(np.diag(factor)).sum()
         penalty = WEIGHT_PENALTY * (np.log(kernel.weights) ** 2).sum()
-        variance = scatter / count
         total = float(unlikeliness + penalty)
-        return cls(kernel, noise, distances, values, counts, factor, variance, total)
+        return Surrogate(kernel, noise, scatter / count, factor, values, total)
 
-    def weighing(self, knob: int, weight: float) -> "_Fit":
-        weights = self.kernel.weights.copy()
-        weights[knob] = weight
-        kernel = Kernel(self.kernel.alone_share, self.kernel.reach, weights)
-        return _Fit.of(kernel, self.noise, self.distances, self.values, self.launch_counts)
+    def likeliest(fits: Iterable[Surrogate]) -> Surrogate:
+        return min(fits, key=lambda each: each.unlikeliness)
 
-    @property
-    def surrogate(self) -> Surrogate:
-        solved = cho_solve((self.factor, True), self.values)
-        return Surrogate(self.kernel, self.variance, self.factor, solved)
+    best = likeliest(
+        fitted(Kernel(share, reach, even), noise)
+        for share, reach, noise in product(ALONE_SHARES, REACHES, NOISES)
+    )
+    if len(values) >= WEIGHED_FROM:
+        for knob in list(range(knob_count)) * WEIGHING_ROUNDS:
+            kernels = [best.kernel.weighing(knob, weight) for weight in WEIGHTS]
+            best = likeliest((best, *(fitted(kernel, best.noise) for kernel in kernels)))
+    return best
 
 
 LEAST_CONFIGS: Final = 8

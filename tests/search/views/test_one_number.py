@@ -10,11 +10,12 @@ import pytest
 from typer.testing import CliRunner
 
 from evaluator.objective import scoring, scoring_of
+from policies.space import Space
 from records.store.store import Store
 from records.study import Dimension, Objective
 from records.trial import History, Purpose, Repeat
 from search.cli.main import app
-from search.llm.prompt import RatedHistory, trial_rows
+from search.llm.prompt import PromptWriter
 from search.loop.leader import supported_values
 from search.loop.study_result import trial_spread
 from search.report.data import ReportData
@@ -127,8 +128,9 @@ def test_the_prompt_the_report_and_the_table_of_python_show_it(store):
         row = records.find(STUDY)
         history = ReportData.of(row, records, "").history
         report = study_report(row, records, "")
-    rated = RatedHistory.of(history, scoring_of(row.study), row.study.measure)
-    prompt = trial_rows(rated, message_chars=100, dropped=set())
+    space = Space(row.study.space, row.study.workload, row.study.environment)
+    turn = PromptWriter(space, scoring_of(row.study)).write(row.study, history, None).turn
+    prompt = turn.split("## Trials, newest first")[1].split("\n## ")[0]
     frame, text = trials(STUDY, store), render_markdown(report)
 
     assert "0.1659 s (0.1595 to 0.172, 3 launches)" in prompt

@@ -6,7 +6,8 @@ import textwrap
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Final, Self, TextIO, assert_never
 
@@ -73,12 +74,11 @@ def page_cells() -> int:
     return Terminal().width if on_terminal() else PAGE_CELLS
 
 
-def table_lines(table: Table | Sequence[Column], width: int) -> list[str]:
+def table_lines(table: Table, width: int) -> list[str]:
     """The headings and rows of a table, no line wider than `width` if a column yields.
 
     Laid out here, because `rich.table` takes a hundred times as long for thousands of rows.
     """
-    table = table if isinstance(table, Table) else Table.of(*table)
     texts, numeric = _texts(table), table.numeric
     widths = [max(map(cell_len, column)) for column in texts]
     spare = width - sum(widths) - GAP * (len(widths) - 1)
@@ -92,10 +92,10 @@ def table_lines(table: Table | Sequence[Column], width: int) -> list[str]:
     return [(" " * GAP).join(row).rstrip() for row in zip(*aligned, strict=True)]
 
 
-def table_width(table: Table | Sequence[Column]) -> int:
+def table_width(table: Table) -> int:
     """How wide a table is in which no column yields."""
-    texts = _texts(table if isinstance(table, Table) else Table.of(*table))
-    return sum(max(map(cell_len, column)) for column in texts) + GAP * (len(texts) - 1)
+    widths = [max(map(cell_len, column)) for column in _texts(table)]
+    return sum(widths) + GAP * (len(widths) - 1)
 
 
 def _texts(table: Table) -> list[list[str]]:
@@ -111,9 +111,9 @@ def _cell(text: str, cells: int, *, is_number: bool) -> str:
     return blank + text if is_number else text + blank
 
 
-def print_table(table: Table | Column, *columns: Column) -> None:
-    """Print a table, or columns as one; a pipe gets it as wide as a page."""
-    for line in table_lines(table if isinstance(table, Table) else (table, *columns), page_cells()):
+def print_table(*columns: Column) -> None:
+    """Print columns side by side; a pipe gets them as wide as a page."""
+    for line in table_lines(Table.of(*columns), page_cells()):
         typer.echo(line)
 
 
@@ -219,7 +219,7 @@ class PlainProgress:
     """One line per trial, without colours or cursor movement."""
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
-        self._out = out
+        self._say = partial(_print, out)
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Print what is searched."""
@@ -254,9 +254,6 @@ class PlainProgress:
     def notice(self, words: str) -> None:
         """Print it so that it stands out among the trials."""
         self._say(f"NOTICE: {words}")
-
-    def _say(self, line: str) -> None:
-        _print(line, self._out)
 
 
 def trial_line(trial: Trial, history: History) -> str:
@@ -374,11 +371,10 @@ class JsonProgress:
         self._say("notice", words=words)
 
     def _say(self, event: str, **facts: object) -> None:
-        text = json.dumps({"event": event, **facts}, allow_nan=False)
-        _print(text, self._out)
+        _print(self._out, json.dumps({"event": event, **facts}, allow_nan=False))
 
 
-def _print(line: str, out: TextIO) -> None:
+def _print(out: TextIO, line: str) -> None:
     """Print and flush; a closed pipe ends the search like Ctrl-C."""
     try:
         print(line, file=out, flush=True)
@@ -408,8 +404,8 @@ class LiveProgress:
         self._history = history
         self._study: Study | None = None
         self._repeat_count = 0
-        self._under_way: Mapping[int | None, _Doing] = {}
-        """By ordinal; None for repeat launches. Replaced, because another thread draws it."""
+        self._under_way: Mapping[int | None, tuple[str, str]] = {}
+        """Phase and activity by ordinal, None for repeats. Replaced: another thread draws it."""
         self._clock = clock
         self._started_s = clock()
         self._spinner = Spinner("bouncingBar")
@@ -448,8 +444,8 @@ class LiveProgress:
 
     def phase(self, name: str, ordinal: int | None) -> None:
         """Show the phase of a job under way."""
-        doing = self._under_way.get(ordinal)
-        self._do(ordinal, name, doing.activity if doing else "")
+        _, activity = self._under_way.get(ordinal, ("", ""))
+        self._do(ordinal, name, activity)
 
     def trial_finished(self, trial: Trial, history: History) -> None:
         """Print the trial's row."""
@@ -482,7 +478,7 @@ class LiveProgress:
     def footer(self) -> RenderableType:
         """Running launches and the used budget."""
         footer = RichTable.grid(padding=(0, 1, 0, 0))
-        lines = [doing.line(ordinal) for ordinal, doing in self._under_way.items()]
+        lines = [_doing_line(ordinal, *doing) for ordinal, doing in self._under_way.items()]
         for place, line in enumerate(lines or ["proposing"]):
             footer.add_row(self._spinner if place == 0 else "", _on_one_line(line))
         if self._study is not None:
@@ -492,7 +488,7 @@ class LiveProgress:
         return Group("", footer)
 
     def _do(self, ordinal: int | None, phase: str, activity: str) -> None:
-        self._under_way = {**self._under_way, ordinal: _Doing(phase, activity)}
+        self._under_way = {**self._under_way, ordinal: (phase, activity)}
 
     def _over(self, ordinal: int | None) -> None:
         self._under_way = {n: doing for n, doing in self._under_way.items() if n != ordinal}
@@ -510,18 +506,10 @@ class LiveProgress:
         return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
 
 
-@dataclass(frozen=True, slots=True)
-class _Doing:
-    """A running launch: its phase and configuration."""
-
-    phase: str
-    activity: str
-
-    def line(self, ordinal: int | None) -> str:
-        """A line of text."""
-        task = "repeating" if ordinal is None else f"trial {ordinal}"
-        parts = (task, self.phase, one_line(self.activity, ACTIVITY_CHARS))
-        return " · ".join(part for part in parts if part)
+def _doing_line(ordinal: int | None, phase: str, activity: str) -> str:
+    """What is under way, and in which phase."""
+    task = "repeating" if ordinal is None else f"trial {ordinal}"
+    return " · ".join(filter(None, (task, phase, one_line(activity, ACTIVITY_CHARS))))
 
 
 def print_trials(console: Console, trials: Sequence[Trial], history: History) -> None:

@@ -117,7 +117,10 @@ def leaderboard(
 
     Raises `StudyError` for a metric that no submission has.
     """
-    _check_names((*([by] if by is not None else []), *metrics), submissions)
+    known = {name for each in submissions for name in each.readings}
+    for name in (*([by] if by is not None else []), *metrics):
+        if name not in known:
+            raise StudyError(f"no submission has metric {name!r}; {suggestion(name, list(known))}")
     columns = _columns(submissions)
     together: dict[tuple[object, ...], list[Submission]] = defaultdict(list)
     for each in submissions:
@@ -131,13 +134,6 @@ def leaderboard(
         columns=tuple(sorted(shown, key=lambda each: order.get(each.name, len(order)))),
         notes=tuple(notes),
     )
-
-
-def _check_names(names: Iterable[str], submissions: Sequence[Submission]) -> None:
-    known = {name for each in submissions for name in each.readings}
-    for name in names:
-        if name not in known:
-            raise StudyError(f"no submission has metric {name!r}; {suggestion(name, list(known))}")
 
 
 def _columns(submissions: Iterable[Submission]) -> list[Column]:
@@ -159,7 +155,9 @@ def _columns(submissions: Iterable[Submission]) -> list[Column]:
 
 def _group(found: Sequence[Submission], columns: Sequence[Column], by: str | None) -> Group:
     column = _ranking_column(found, columns, by)
-    work = _named(found)
+    named = {each.work.standard: each.work for each in reversed(found) if each.work.standard}
+    # Under its standard name where all that have one agree.
+    work = found[0].work if len(named) != 1 else next(iter(named.values()))
     if column is None:
         ranked = [Ranked(None, each) for each in sorted(found, key=lambda each: each.name)]
         return Group(work=work, by=None, ranked=tuple(ranked))
@@ -196,14 +194,6 @@ def _ranking_column(
     counts = {c: sum(c.value(each) is not None for each in found) for c in fitting}
     best = max(fitting, key=lambda c: (counts[c], -names.index(c.name)), default=None)
     return best if best is not None and counts[best] else None
-
-
-def _named(found: Sequence[Submission]) -> Work:
-    """The work of a group, under its standard name where all that have one agree."""
-    standards = {each.work.standard for each in found if each.work.standard is not None}
-    if len(standards) != 1:
-        return found[0].work
-    return next(each.work for each in found if each.work.standard in standards)
 
 
 MOST_AUDITED: Final = 5000

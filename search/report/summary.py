@@ -110,6 +110,9 @@ def print_lines(lines: Iterable[Line]) -> None:
 def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     study, noise = record.row.study, finding.noise
+    # Faults of a search by another tool, as far as its record shows them.
+    faults = audit(study, record.history, ()) if study.searched_elsewhere else ()
+    left_out = format_count(record.left_out_count, "disturbed round")
     return (
         ("stopped", finding.stop_reason),
         *origin_lines(record),
@@ -118,13 +121,17 @@ def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> 
         *_failure_lines(record.history),
         *_lines("limits", limit_words(record.history)),
         *_lines("disturbed", disturbed_words(record.disturbed) if record.disturbed else None),
-        *_lines("left out", _left_out_words(record)),
+        *(
+            [("left out", f"{left_out}, replaced by further rounds")]
+            if record.left_out_count
+            else []
+        ),
         *_lines("noise", noise_words(noise, study.measure) if noise else None),
         *(("compared", race_words(race)) for race in finding.races),
         *_lines("baseline", baseline_words(study, record.history)),
         *result_lines(finding, record),
         *(("front", words) for words in front_words(finding.front, record.history)),
-        *_fault_lines(record),
+        *(("fault", fault.words) for fault in faults),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
     )
@@ -143,13 +150,6 @@ def origin_lines(record: StudyRecord) -> Iterator[Line]:
         yield from (("note", note) for note in origin.notes)
         yield from launch_lines(record.row.study)
     yield from (("card", sentence) for sentence in record.row.study.inferences)
-
-
-def _fault_lines(record: StudyRecord) -> Iterator[Line]:
-    """Faults of a search by another tool, as far as its record shows them."""
-    if record.row.study.searched_elsewhere:
-        for fault in audit(record.row.study, record.history, ()):
-            yield "fault", fault.words
 
 
 def _trials_words(record: StudyRecord) -> str:
@@ -176,12 +176,6 @@ def failures_words(count: int, ordinal: int, first: Failed) -> str:
     whose = ", not the configuration's fault" if ours else ""
     cause = one_line(first.message, CAUSE_CHARS)
     return f"{count} {first.kind}{whose}; first in trial {ordinal}: {cause}"
-
-
-def _left_out_words(record: StudyRecord) -> str | None:
-    count = record.left_out_count
-    rounds = format_count(count, "disturbed round")
-    return f"{rounds}, replaced by further rounds" if count else None
 
 
 def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:

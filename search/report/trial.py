@@ -22,6 +22,8 @@ def trial_record(row: StudyRow, trial: Trial, best: Trial | None, store: Store) 
     again = [each.outcome for each in repeats_of(row, store) if each.ordinal == ordinal]
     outcomes = [trial.outcome, *(one.outcome for one in trial.outcome.contexts)]
     launches = [one.launched for one in outcomes if one.launched is not None]
+    both = (store.trial(row.id, 0), store.first_measured(row.id))
+    beginning = {each.ordinal: each for each in both if each is not None}
     return TrialRecord(
         study_id=row.id,
         study=row.study,
@@ -31,7 +33,7 @@ def trial_record(row: StudyRow, trial: Trial, best: Trial | None, store: Store) 
         parent=_parent(row, trial, store),
         decisions=tuple(_decision_lines(row, trial, store)),
         disturbed=disturbed_among([trial.outcome, *again]),
-        contexts=results_in_contexts(trial, _beginning(row, store), row.study)
+        contexts=results_in_contexts(trial, History(tuple(beginning.values())), row.study)
         if trial.outcome.contexts
         else (),
         metrics=store.metric_values(row.id, ordinal).get(ordinal, ()),
@@ -42,12 +44,6 @@ def trial_record(row: StudyRow, trial: Trial, best: Trial | None, store: Store) 
             for each in artifacts
         },
     )
-
-
-def _beginning(row: StudyRow, store: Store) -> History:
-    """Return the seed, and the first trial that was measured."""
-    both = (store.trial(row.id, 0), store.first_measured(row.id))
-    return History(tuple({each.ordinal: each for each in both if each is not None}.values()))
 
 
 def _parent(row: StudyRow, trial: Trial, store: Store) -> Trial | None:

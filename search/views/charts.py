@@ -77,7 +77,15 @@ def xy_chart(*panels: Panel, title: str, about: str = "", height: float = 300.0)
 def _panel(panel: Panel, top: float, height: float) -> str:
     points = [point for series in panel.series for point in series.points]
     bottom, below_heading = top + height - BOTTOM, top + (18.0 if panel.heading else 0.0)
-    named = {each.name: _swatch(each) for each in panel.series if each.name and each.points}
+    named = {
+        each.name: LegendEntry(
+            name=each.name,
+            kind=each.kind,
+            shape="box" if each.path == "band" else each.shape or "line",
+        )
+        for each in panel.series
+        if each.name and each.points
+    }
     keys, ended = svg.legend(list(named.values()), below_heading + 20.0)
     xs = [each.until for each in panel.series if each.until is not None]
     ys = [each.y for each in points if each.y is not None]
@@ -98,11 +106,6 @@ def _panel(panel: Panel, top: float, height: float) -> str:
     )
 
 
-def _swatch(series: Series) -> LegendEntry:
-    shape = "box" if series.path == "band" else series.shape or "line"
-    return LegendEntry(name=series.name, kind=series.kind, shape=shape)
-
-
 def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> str:
     stops, named = few or series.is_main, _readable_names(series.points, x, y)
     drawn = [_path(series, x, y)]
@@ -113,7 +116,10 @@ def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> 
         if symbol or arms:
             drawn.append(svg.mark(symbol + arms, point.tip, point.link, point.trial, is_stop=stops))
         if point.name and point in named:
-            drawn.append(_name(point.name, x.place(point.x), height))
+            across = x.place(point.x)
+            anchor, aside = ("end", -9) if across > WIDTH - 80 else ("start", 9)
+            place = across + aside, max(height - 7, 10.0)
+            drawn.append(svg.words(*place, point.name, anchor=anchor, chars=14))
     return svg.element("g", *drawn, class_=series.kind)
 
 
@@ -166,12 +172,6 @@ def _readable_names(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
             named.append(point)
             last = place
     return named
-
-
-def _name(name: str, x: float, y: float) -> str:
-    near_end = x > WIDTH - 80
-    anchor, aside = ("end", -9) if near_end else ("start", 9)
-    return svg.words(x + aside, max(y - 7, 10.0), name, anchor=anchor, chars=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

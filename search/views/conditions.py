@@ -26,7 +26,10 @@ def condition_lines(
 ) -> Iterator[str]:
     """Each fact with its numbers, and what it means for scores."""
     yield _noise_line(noise_now(history, scoring), study)
-    conditions = _conditions(history)
+    launches: list[tuple[float, Outcome]] = [(t.ordinal, t.outcome) for t in history]
+    launches += [(repeat.series - 0.5, repeat.outcome) for repeat in history.repeats]
+    launches.sort(key=lambda launch: launch[0])
+    conditions = conditions_of(outcome for _, outcome in launches)
     if conditions:
         yield _load_line(conditions)
     drift = _drift(scale)
@@ -89,10 +92,3 @@ def _drift(scale: RelativeSpeeds) -> str | None:
         f"- drift: the same configuration (#{ordinal}) was {1 / factor:.2f}x as good when launched "
         "last as at first, so values of different times do not compare"
     )
-
-
-def _conditions(history: History) -> Sequence[Conditions]:
-    """Of every launch, in their order."""
-    launches: list[tuple[float, Outcome]] = [(t.ordinal, t.outcome) for t in history]
-    launches += [(repeat.series - 0.5, repeat.outcome) for repeat in history.repeats]
-    return conditions_of(outcome for _, outcome in sorted(launches, key=lambda each: each[0]))

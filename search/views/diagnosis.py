@@ -48,8 +48,10 @@ def diagnosis_lines(diagnosis: Diagnosis) -> Iterator[str]:
     times = (f"{name} {_time(part_s, diagnosis)}" for name, part_s in parts if part_s is not None)
     yield f"a profiled step takes {format_duration(diagnosis.step_s)}: {', '.join(times)}"
     for one in diagnosis.collectives:
+        size = f" with {format_bytes(round(one.bytes))} in all" if one.bytes else ""
+        calls = f"{format_number(one.call_count)} call{'s' if one.call_count != 1 else ''}{size}"
         yield (
-            f"{_name(one)}: {_calls(one)} per rank, exposed {_time(one.exposed_s, diagnosis)}, "
+            f"{_name(one)}: {calls} per rank, exposed {_time(one.exposed_s, diagnosis)}, "
             f"hidden {_time(one.hidden_s, diagnosis)}"
         )
     if diagnosis.slowest_over_mean is not None and diagnosis.slowest_over_mean >= SHOWN_RATIO:
@@ -232,11 +234,6 @@ def _rank_words(ranks: tuple[int, ...]) -> str:
         return f"ranks {ranks[0]} to {ranks[-1]}"
     shown = [*map(str, ranks)] if len(ranks) <= 4 else [*map(str, ranks[:3]), f"... {ranks[-1]}"]
     return f"ranks {' '.join(shown)}"
-
-
-def _calls(one: CollectiveTime) -> str:
-    size = "" if not one.bytes else f" with {format_bytes(round(one.bytes))} in all"
-    return f"{format_number(one.call_count)} call{'s' if one.call_count != 1 else ''}{size}"
 
 
 def _time(part_s: float, diagnosis: Diagnosis) -> str:

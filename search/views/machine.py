@@ -89,14 +89,12 @@ def _cores(machine: Machine) -> str:
 
 def _gpus(gpus: Sequence[Gpu]) -> Iterator[str]:
     """Equal GPUs that follow each other, as text."""
-    for words, same in groupby(map(_gpu, gpus)):
-        yield f"{len(list(same))} x {words}"
-
-
-def _gpu(gpu: Gpu) -> str:
-    memory = "" if gpu.memory_bytes is None else f" with {gpu.memory_bytes / GIB:.0f} GiB"
-    power = "" if gpu.power_limit_w is None else f" at {gpu.power_limit_w:g} W"
-    return f"{gpu.name}{memory}{power}"
+    words = []
+    for gpu in gpus:
+        memory = "" if gpu.memory_bytes is None else f" with {gpu.memory_bytes / GIB:.0f} GiB"
+        power = "" if gpu.power_limit_w is None else f" at {gpu.power_limit_w:g} W"
+        words.append(f"{gpu.name}{memory}{power}")
+    return (f"{len(list(same))} x {each}" for each, same in groupby(words))
 
 
 def _checkout(tree: Checkout | None) -> str | None:
@@ -118,32 +116,23 @@ def _launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[t
     added += [f"{name}=./{folder}" for name, folder in launched.folders.items()]
     if added:
         yield "environment", " ".join(added)
-    yield "where", "; ".join(_places(launched))
+    where = [f"{', '.join(launched.hosts) or 'an unknown host'}, launcher {launched.launcher}"]
+    where += [] if launched.job_id is None else [f"job {launched.job_id}"]
+    where += [f"cores {', '.join(map(str, launched.cores))}"] if launched.cores else []
+    where += [f"devices {', '.join(launched.devices)}"] if launched.devices else []
+    yield "where", "; ".join(where)
     if machine is not None:
         yield "ran on", machine_line(machine)
     elif launched.machine is not None:
         yield "ran on", "a machine whose description is no longer stored"
-    ranks = f"; {', '.join(_ends(launched.ranks))}" if launched.ranks else ""
-    yield "ended", f"{launched.reason} after {format_number(launched.wall_s)} s{ranks}"
+    # Consecutive ranks with the same end share a line.
+    alike = groupby(launched.ranks, key=lambda end: (end.rank is None, _how(end)))
+    ends = "".join(f", {_who(tuple(ranks))} {how}" for (_, how), ranks in alike)
+    after = f"{launched.reason} after {format_number(launched.wall_s)} s"
+    yield "ended", f"{after}{ends.replace(',', ';', 1)}"
     for end in launched.ranks:
         if end.first_error is not None:
             yield f"first error of {_who((end,))}", end.first_error
-
-
-def _places(launched: LaunchRecord) -> Iterator[str]:
-    yield f"{', '.join(launched.hosts) or 'an unknown host'}, launcher {launched.launcher}"
-    if launched.job_id is not None:
-        yield f"job {launched.job_id}"
-    if launched.cores:
-        yield f"cores {', '.join(map(str, launched.cores))}"
-    if launched.devices:
-        yield f"devices {', '.join(launched.devices)}"
-
-
-def _ends(ends: Sequence[RankEnd]) -> Iterator[str]:
-    """How ranks ended; consecutive ranks with the same end share a line."""
-    for (_, how), alike in groupby(ends, key=lambda end: (end.rank is None, _how(end))):
-        yield f"{_who(tuple(alike))} {how}"
 
 
 def _who(ends: Sequence[RankEnd]) -> str:

@@ -38,15 +38,11 @@ def objective_words(study: Study) -> str:
 def baseline_words(study: Study, history: History) -> str | None:
     """Which trial stands for the seed in objectives that name it; None for the seed itself."""
     first = next(iter(history.measured), None)
-    if first is None or first.ordinal == 0 or not _names_seed(study):
+    objectives = (each.expression for each in (study.objective, *study.more_objectives))
+    names_seed = any(re.search(r"@\s*seed\b", text) for text in (*objectives, *study.limits))
+    if first is None or first.ordinal == 0 or not names_seed:
         return None
     return f"trial {first.ordinal}, the first that was measured, as the seed failed"
-
-
-def _names_seed(study: Study) -> bool:
-    """Whether an objective or a limit refers to the seed."""
-    objectives = (each.expression for each in (study.objective, *study.more_objectives))
-    return any(re.search(r"@\s*seed\b", text) for text in (*objectives, *study.limits))
 
 
 def limit_words(history: History) -> str | None:

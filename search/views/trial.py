@@ -425,15 +425,20 @@ class TrialRecord:
 def trial_document(of: TrialRecord, charts: Mapping[str, Chart] | None = None) -> Document:
     """Return a trial in sections; `charts` begin the sections of their names."""
     drawn = charts or {}
+    files = of.trial.outcome.artifacts
+    disturbed = [] if of.disturbed is None else [("caveat", of.disturbed.caveat)]
+    contexts = [(f"in context {found.name}", found.words) for found in of.contexts]
+    results = fact_lines(OUTCOME, of.trial, of.reached)
+    outcome = [*results, *disturbed, *of.decisions, *contexts]
     parts: list[tuple[str, str, Sequence[Block]]] = [
-        ("outcome", "Outcome", [Facts(lines=tuple(_outcome(of)))]),
+        ("outcome", "Outcome", [Facts(lines=tuple(outcome))]),
         ("proposal", "Proposal", [Facts(lines=tuple(fact_lines(PROPOSAL, of.trial)))]),
         ("settings", "Configuration", [_settings(of)]),
         ("samples", "Samples", _samples(of)),
         ("time", "Where time went", time_blocks(of.trial)),
         ("metrics", "Metrics", _metrics(of)),
         *_launches(of),
-        ("files", "Files", _files(of)),
+        ("files", "Files", [files_table(files, "", of.places or None)] if files else []),
         ("program", "The policy as it ran", [Code(text=of.trial.policy.source.rstrip())]),
     ]
     return Document(
@@ -446,12 +451,6 @@ def trial_document(of: TrialRecord, charts: Mapping[str, Chart] | None = None) -
             if chart or blocks
         ),
     )
-
-
-def _outcome(of: TrialRecord) -> list[Line]:
-    disturbed = [] if of.disturbed is None else [("caveat", of.disturbed.caveat)]
-    contexts = [(f"in context {found.name}", found.words) for found in of.contexts]
-    return [*fact_lines(OUTCOME, of.trial, of.reached), *disturbed, *of.decisions, *contexts]
 
 
 def knob_values(configs: Sequence[Config | None]) -> dict[str, tuple[Value | None, ...]]:
@@ -580,9 +579,3 @@ def files_table(
     )
     last = "SHA-256" if places is None else "place"
     return Table(about=about, headings=("file", "bytes", last), rows=tuple(rows))
-
-
-def _files(of: TrialRecord) -> list[Block]:
-    if not of.trial.outcome.artifacts:
-        return []
-    return [files_table(of.trial.outcome.artifacts, "", of.places or None)]

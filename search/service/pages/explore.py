@@ -60,7 +60,10 @@ def _rows(
     """Return every trial that a chart shows, the best first and the failed last."""
     points = {point.ordinal: point for point in front.points}
     drawn = {*points, *(line.ordinal for line in knobs.lines)}
-    outlines = sorted(outlines_of(row, store, drawn), key=_rank)
+    outlines = sorted(
+        outlines_of(row, store, drawn),
+        key=lambda of: (of.cost is None, of.is_limited, of.cost or 0.0, of.ordinal),
+    )
     return [
         {
             "ordinal": each.ordinal,
@@ -73,11 +76,6 @@ def _rows(
         }
         for each in outlines
     ]
-
-
-def _rank(of: TrialOutline) -> tuple[bool, bool, float, int]:
-    cost = 0.0 if of.cost is None else of.cost
-    return of.cost is None, of.is_limited, cost, of.ordinal
 
 
 def _values(of: TrialOutline, point: FrontPoint | None, front: StudyFront) -> list[str]:

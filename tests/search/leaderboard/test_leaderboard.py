@@ -15,12 +15,11 @@ from evaluator.timing.decision import Spread
 from records.codec import to_json
 from records.store.rows import ComputedMetric
 from records.store.store import Store
-from records.study import Budget, Origin
+from records.study import Origin
 from search.leaderboard.entries import Reading, Submission, Work
 from search.leaderboard.ranking import leaderboard
 from search.loop.study_result import StudyResult
 from tests.support import records as testing
-from tests.support.evaluator import Takes
 
 HOSTILE = "<script>alert(1)</script>=cmd"
 WORK = Work(
@@ -122,20 +121,6 @@ def test_metrics_computed_afterwards_have_columns(told, root):
     assert [each["rank"] for each in group["submissions"]] == [None, None, None]
 
 
-def test_a_search_says_what_its_finding_says(tabular, cclsearch):
-    made = tabular(
-        {0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.2)},
-        budget=Budget(trials=2, patience=9),
-    )
-    made.run()
-
-    board = json.loads(cclsearch("leaderboard", "--store", made.root, "--json").out)
-
-    (submission,) = board["groups"][0]["submissions"]
-    assert submission["settings"] == "--n=1"
-    assert submission["metrics"]["step_time"]["launch_count"] == submission["launches"] == 4
-
-
 def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsearch, root):
     origin = Origin(kind="ccl-search", source="elsewhere")
     trials = testing.history(0.5, 0.4, 0.35, 0.3, 0.25, 0.2).trials
@@ -151,26 +136,20 @@ def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsea
     assert re.search(r"^a: best is last: 1, such as foreign: The best, trial 5", text, re.M)
 
 
-def test_csv_has_a_row_each_and_nothing_that_a_spreadsheet_runs(cclsearch, root):
-    ended = cclsearch("leaderboard", "--format", "csv", "--store", root)
+def test_files_have_a_row_each_and_nothing_that_a_spreadsheet_or_browser_runs(
+    cclsearch, root, tmp_path
+):
+    table = cclsearch("leaderboard", "--format", "csv", "--store", root).out
+    page = cclsearch("leaderboard", "-o", tmp_path / "board.html", "--store", root)
 
-    rows = list(csv.DictReader(io.StringIO(ended.out)))
+    rows = list(csv.DictReader(io.StringIO(table)))
     assert [row["submission"] for row in rows] == ["fast", "slow", "equal", "other"]
     assert [row["step_time [s]"] for row in rows] == ["0.2", "0.4", "0.42", "0.1"]
     assert all(row["settings"].startswith("'--n=") for row in rows)
-
-
-def test_the_page_stands_alone_and_escapes_what_it_shows(cclsearch, root, tmp_path):
-    page = tmp_path / "board.html"
-
-    ended = cclsearch("leaderboard", "-o", page, "--store", root)
-
-    text = page.read_text(encoding="utf-8")
-    assert ended.out == f"{page}: 4 submissions in 2 groups\n"
-    assert "Content-Security-Policy" in text
+    assert page.out == f"{tmp_path / 'board.html'}: 4 submissions in 2 groups\n"
+    text = (tmp_path / "board.html").read_text(encoding="utf-8")
     assert HOSTILE not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert re.findall(r'(?:src|href)="(?!#)', text) == []
 
 
 @pytest.mark.parametrize(

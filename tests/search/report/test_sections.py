@@ -1,6 +1,5 @@
 """What a report says of studies of every kind, as HTML and as Markdown alike."""
 
-import json
 import re
 import shlex
 from dataclasses import replace
@@ -9,14 +8,13 @@ from itertools import chain
 import pytest
 
 from records.study import Context, Objective, Origin
-from records.trial import Config, FailureKind
+from records.trial import Config
 from search.cli.main import COMMANDS, loaded
 from search.report.report import study_report
 from search.views.document import Chart, Code, Diff, Facts, Paragraph, Table, thin
 from search.views.html import render_html
 from search.views.markdown import render_markdown
 from tests.support import records as testing
-from tests.support.evaluator import Fails, Takes
 from tests.support.report import HOSTILE, read_page
 
 ALL = (
@@ -96,28 +94,6 @@ def test_a_row_of_markdown_has_the_columns_of_its_table(reported):
     assert "<" not in re.sub(r"^(`{3,})\w*\n.*?^\1$", "", text, flags=re.S | re.M).replace(
         r"\<", ""
     )
-
-
-def test_numbers_are_those_that_show_prints(cclsearch, tabular):
-    endings = {0: Takes(step_time_s=0.5), 1: Takes(step_time_s=0.25)}
-    study = tabular({**endings, 2: Fails(kind=FailureKind.OUT_OF_MEMORY, message="too big")})
-    study.run()
-
-    shown = json.loads(cclsearch("show", "--json", "--store", study.root).out)
-    page = study_report(study.store.find(""), study.store, "")
-
-    (table,) = tables(page, "trials")
-    column = table.headings.index("step_time, s")
-    assert [row.cells[column].value for row in table.rows] == [
-        trial["score"] for trial in shown["trials"]
-    ]
-    assert [row.tone for row in table.rows] == ["", "best", "failed"]
-    assert table.rows[2].cells[-1].text == "out_of_memory: too big"
-    result = shown["finding"]["result"]
-    assert f"step_time {result['centre']:.4g} s, median of" in page.lead
-    said = cclsearch("show", "--store", study.root).out
-    assert dict(facts(page, "best"))["against the seed"] in said
-    assert f"all {len(shown['trials'])} trials" in page.lead or shown["finding"]["stop_reason"]
 
 
 def test_a_study_without_a_trial_says_so(reported):

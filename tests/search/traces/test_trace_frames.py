@@ -66,12 +66,9 @@ def test_every_metric_has_a_value_or_a_reason(synthetic):
     assert (metrics["value"].isna() == metrics["absent"].notna()).all()
 
 
-def test_caveats_are_told(synthetic):
-    assert any("truth.json" in caveat for caveat in synthetic.caveats)
-
-
-def test_the_traces_of_a_trial_are_read_from_its_store(traced_store):
+def test_the_traces_of_a_trial_are_read_from_its_store(traced_store, synthetic):
     trace = cclsearch.trace("trial:0", store=traced_store())
 
+    assert any("truth.json" in caveat for caveat in synthetic.caveats)
     assert repr(trace) == "Trace('trial 0 of study 20260101-000000-aaaa', 2 ranks)"
     assert trace.metrics().set_index("name").loc["step_time", "value"] == 0.5

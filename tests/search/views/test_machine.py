@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 
 import pytest
 
@@ -61,15 +61,7 @@ LAUNCHED = LaunchRecord(
     ),
 )
 UNKNOWN = Conditions(
-    load_average=None,
-    others_cpu_share=None,
-    steal_share=None,
-    cpu_pressure_share=None,
-    memory_pressure_share=None,
-    io_pressure_share=None,
-    available_memory_bytes=None,
-    cpu_clock_hz=None,
-    cpu_temperature_celsius=None,
+    **{each.name: None for each in fields(Conditions) if each.default is MISSING}
 )
 QUIET = replace(UNKNOWN, others_cpu_share=0.02, load_average=1.5)
 BUSY = replace(UNKNOWN, others_cpu_share=0.43)

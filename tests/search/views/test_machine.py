@@ -60,9 +60,7 @@ LAUNCHED = LaunchRecord(
         RankEnd(rank=2, status=None, signal=9, first_error="ValueError: \x1b[31mbad"),
     ),
 )
-UNKNOWN = Conditions(
-    **{each.name: None for each in fields(Conditions) if each.default is MISSING}
-)
+UNKNOWN = Conditions(**{each.name: None for each in fields(Conditions) if each.default is MISSING})
 QUIET = replace(UNKNOWN, others_cpu_share=0.02, load_average=1.5)
 BUSY = replace(UNKNOWN, others_cpu_share=0.43)
 

@@ -1,18 +1,16 @@
 """`space size|check|sample|estimate|explain` and `policy check`: inspection without launching."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from random import Random
 from typing import Annotated
 
 import typer
 
-from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
 from records.errors import StudyError
 from records.expression import format_value
-from records.study import Study, Value
 from records.trial import Config
 from search.cli.options import (
     JsonOption,
@@ -23,7 +21,7 @@ from search.cli.options import (
     print_result,
     takes_options,
 )
-from search.study.spaces import estimate as estimate_in_contexts
+from search.study.spaces import ESTIMATE, Estimated, estimated
 from search.views.document import Column, Table, number_column
 from search.views.format import format_duration, format_percent
 from search.views.terminal import page_cells, table_lines
@@ -129,7 +127,7 @@ def estimate(
         every = [estimated(study, space, config) for config in space.feasible]
         best = sorted(every, key=lambda each: each.step_s)[:count]
         configurations = [each.facts for each in best]
-        about = {"estimate": CAVEAT, "feasible": len(space.feasible)}
+        about = {"estimate": ESTIMATE, "feasible": len(space.feasible)}
         facts, lines = {**about, "configurations": configurations}, list_lines(best, space)
     print_result(facts, lines, as_json=as_json)
 
@@ -224,44 +222,9 @@ def check_policy_file(
         raise typer.Exit(INVALID)
 
 
-CAVEAT = "an estimate from sizes alone, not a measurement"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimated:
-    """The estimated step time of a configuration by its parts, and derived values."""
-
-    config: Config
-    parts_s: Mapping[str, float]
-    derived: Mapping[str, Value] = field(default_factory=dict)
-
-    @property
-    def step_s(self) -> float:
-        """Sum of the parts."""
-        return sum(self.parts_s.values())
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """The estimate for JSON, marked as such."""
-        about = {"estimate": CAVEAT, "config": dict(self.config.values), "step_s": self.step_s}
-        return {**about, "parts_s": dict(self.parts_s), **self.derived}
-
-
-def estimated(study: Study, space: Space, config: Config) -> Estimated:
-    """Estimate one configuration; raise `StudyError` if that is impossible."""
-    parts = estimate_in_contexts(recipe_of(study), study, config)
-    if parts is None:
-        raise StudyError(
-            "cannot estimate: sizes or knobs are missing; give [workload] model "
-            "or its sizes (layer_count, hidden_size, head_count, ffn_size, vocab_size), and call "
-            "degrees tp, pp, dp, cp, ep and the batch of a pass micro_batch"
-        )
-    return Estimated(config=config, parts_s=parts, derived=space.derived(config))
-
-
 def parts_lines(one: Estimated) -> Iterator[str]:
     """Yield the parts of one estimate, the largest first, and the memory."""
-    yield f"{format_duration(one.step_s)} a step of {one.config}: {CAVEAT}"
+    yield f"{format_duration(one.step_s)} a step of {one.config}: {ESTIMATE}"
     parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
     shown = [(name, seconds) for name, seconds in parts if seconds]
     table = Table.of(
@@ -275,7 +238,7 @@ def parts_lines(one: Estimated) -> Iterator[str]:
 
 def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
     """Yield configurations in the order of their estimates."""
-    yield f"the first {len(best)} of {len(space.feasible)} configurations by {CAVEAT}"
+    yield f"the first {len(best)} of {len(space.feasible)} configurations by {ESTIMATE}"
     table = Table.of(
         number_column("step", [format_duration(each.step_s) for each in best]),
         Column(heading="configuration", cells=[str(each.config) for each in best]),

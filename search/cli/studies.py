@@ -44,23 +44,24 @@ from search.loop.study_result import (
 from search.report.summary import (
     Line,
     StudyRecord,
+    large_study_lines,
     origin_lines,
     print_lines,
     print_report,
     report_lines,
+    study_facts,
+    study_words,
 )
 from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
-from search.transfer.trust import is_foreign, launch_lines
+from search.transfer.trust import is_foreign
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
     format_flags,
     format_setting,
     reached_words,
-    remarks,
-    spread_words,
 )
-from search.views.study import front_words, objective_words, settings_words, use_facts, use_words
+from search.views.study import front_words, objective_words, use_facts, use_words
 from search.views.terminal import GAP, print_trials, trial_line
 from search.views.trial import trial_facts
 
@@ -254,7 +255,7 @@ def _print_large_study(row: StudyRow, leader: Trial | None, last: int, records: 
         again=repeated_values(row, records),
     )
     print_last_trials(history, len(latest), records.counts(row.id).trials)
-    print_lines(_lines(row, leader, records))
+    print_lines(large_study_lines(row, leader, records, store_flag(records.root)))
 
 
 def _print_status(record: StudyRecord, records: Store) -> None:
@@ -273,13 +274,6 @@ def _print_status(record: StudyRecord, records: Store) -> None:
         typer.echo(f"{label}: {words}")
 
 
-def study_words(row: StudyRow) -> str:
-    """Return the heading of a study: id, name, objective, and the tool it was imported from."""
-    origin = row.study.origin
-    imported = "" if origin is None else f", imported ({origin.kind})"
-    return f"study {row.id}: {row.study.name}, objective {objective_words(row.study)}{imported}"
-
-
 def print_last_trials(history: History, last: int, trial_count: int) -> None:
     """Print the last trials, and how many are left out."""
     shown = history.trials[-last:]
@@ -290,64 +284,6 @@ def print_last_trials(history: History, last: int, trial_count: int) -> None:
         return
     for trial in shown:
         typer.echo(trial_line(trial, history))
-
-
-def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
-    """Return the summary of a study for JSON; absent values are null.
-
-    `low` and `high` bound the 95 % interval of `best` over its `launches`; two launches give
-    `both` values instead.
-    """
-    result = best_result(row, leader, records)
-    score = leader.score if leader is not None else None
-    return {
-        "id": row.id,
-        "name": row.study.name,
-        "objective": row.study.objective.expression,
-        "more_objectives": [more.expression for more in row.study.more_objectives],
-        "limits": list(row.study.limits),
-        "strategy": row.strategy,
-        "status": status(row, records),
-        "created_at": row.created_at,
-        "trials": records.counts(row.id).trials,
-        "best": None if result is None else result.centre,
-        "low": None if result is None else result.low,
-        "high": None if result is None else result.high,
-        "launches": None if result is None else result.launch_count,
-        "both": None if result is None else result.both,
-        "unit": score.unit if score is not None else None,
-        "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
-    }
-
-
-def _lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
-    if (finding := final_result(row)) is not None:
-        yield "stopped", finding.stop_reason
-    yield from launch_lines(row.study)
-    counts = records.counts(row.id)
-    launches = f"{counts.launches} launches, {counts.repeats} of them repeats"
-    yield "trials", f"{counts.measured} measured, {counts.failed} failed; {launches}"
-    for kind, count in records.failures(row.id).items():
-        yield "failed", f"{count} {kind}"
-    for use in records.model_uses(row.id):
-        yield "model", use_words(use, row.study.llm)
-    yield from _best_lines(row, leader, records)
-    yield "status", status(row, records)
-    yield "record", f"study {row.id} in {records.root}"
-    if leader is not None:
-        yield "next", f"cclsearch best {row.id} --format args{store_flag(records.root)}"
-
-
-def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
-    result = best_result(row, leader, records)
-    if leader is None or leader.score is None or result is None:
-        yield "best", "none: no measured configuration satisfies all limits"
-        return
-    settings = settings_words(leader.config, row.study) if leader.config is not None else ""
-    yield "best", f"trial {leader.ordinal}: {settings}"
-    yield row.study.objective.expression, spread_words(result, leader.score.unit)
-    for caveat in remarks(leader):
-        yield "caveat", caveat
 
 
 def _record_and_leader(

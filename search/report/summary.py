@@ -20,7 +20,8 @@ from records.store.store import Store
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.leader import left_out_rounds, study_leader
-from search.loop.study_result import StudyResult
+from search.loop.study_result import StudyResult, best_result, final_result
+from search.settings import status
 from search.transfer.audit import audit, listed
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
@@ -41,6 +42,7 @@ from search.views.study import (
     front_words,
     limit_words,
     noise_words,
+    objective_words,
     race_words,
     settings_words,
     use_words,
@@ -273,3 +275,71 @@ def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
             else [f"cclsearch resume {study_id} --trials {MORE_TRIALS}"]
         ),
     )
+
+
+def study_words(row: StudyRow) -> str:
+    """Return the heading of a study: id, name, objective, and the tool it was imported from."""
+    origin = row.study.origin
+    imported = "" if origin is None else f", imported ({origin.kind})"
+    return f"study {row.id}: {row.study.name}, objective {objective_words(row.study)}{imported}"
+
+
+def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str, object]:
+    """Return the summary of a study for JSON; absent values are null.
+
+    `low` and `high` bound the 95 % interval of `best` over its `launches`; two launches give
+    `both` values instead.
+    """
+    result = best_result(row, leader, records)
+    score = leader.score if leader is not None else None
+    return {
+        "id": row.id,
+        "name": row.study.name,
+        "objective": row.study.objective.expression,
+        "more_objectives": [more.expression for more in row.study.more_objectives],
+        "limits": list(row.study.limits),
+        "strategy": row.strategy,
+        "status": status(row, records),
+        "created_at": row.created_at,
+        "trials": records.counts(row.id).trials,
+        "best": None if result is None else result.centre,
+        "low": None if result is None else result.low,
+        "high": None if result is None else result.high,
+        "launches": None if result is None else result.launch_count,
+        "both": None if result is None else result.both,
+        "unit": score.unit if score is not None else None,
+        "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
+    }
+
+
+def large_study_lines(
+    row: StudyRow, leader: Trial | None, records: Store, store_flag: str
+) -> Iterator[Line]:
+    """The report of a study that is too large to be read whole."""
+    if (finding := final_result(row)) is not None:
+        yield "stopped", finding.stop_reason
+    yield from launch_lines(row.study)
+    counts = records.counts(row.id)
+    launches = f"{counts.launches} launches, {counts.repeats} of them repeats"
+    yield "trials", f"{counts.measured} measured, {counts.failed} failed; {launches}"
+    for kind, count in records.failures(row.id).items():
+        yield "failed", f"{count} {kind}"
+    for use in records.model_uses(row.id):
+        yield "model", use_words(use, row.study.llm)
+    yield from _best_lines(row, leader, records)
+    yield "status", status(row, records)
+    yield "record", f"study {row.id} in {records.root}"
+    if leader is not None:
+        yield "next", f"cclsearch best {row.id} --format args{store_flag}"
+
+
+def _best_lines(row: StudyRow, leader: Trial | None, records: Store) -> Iterator[Line]:
+    result = best_result(row, leader, records)
+    if leader is None or leader.score is None or result is None:
+        yield "best", "none: no measured configuration satisfies all limits"
+        return
+    settings = settings_words(leader.config, row.study) if leader.config is not None else ""
+    yield "best", f"trial {leader.ordinal}: {settings}"
+    yield row.study.objective.expression, spread_words(result, leader.score.unit)
+    for caveat in remarks(leader):
+        yield "caveat", caveat

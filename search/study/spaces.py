@@ -6,7 +6,7 @@ the other contexts with the name of the context in front, as in `big.tp`.
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from itertools import product
 from statistics import fmean
@@ -297,6 +297,41 @@ def estimate(recipe: Recipe, study: Study, config: Config) -> Mapping[str, float
         return None
     terms = dict.fromkeys(term for each in known for term in each)
     return {term: fmean(each.get(term, 0.0) for each in known) for term in terms}
+
+
+ESTIMATE = "an estimate from sizes alone, not a measurement"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimated:
+    """The estimated step time of a configuration by its parts, and derived values."""
+
+    config: Config
+    parts_s: Mapping[str, float]
+    derived: Mapping[str, Value] = field(default_factory=dict)
+
+    @property
+    def step_s(self) -> float:
+        """Sum of the parts."""
+        return sum(self.parts_s.values())
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """The estimate for JSON, marked as such."""
+        about = {"estimate": ESTIMATE, "config": dict(self.config.values), "step_s": self.step_s}
+        return {**about, "parts_s": dict(self.parts_s), **self.derived}
+
+
+def estimated(study: Study, space: Space, config: Config) -> Estimated:
+    """Estimate one configuration; raise `StudyError` if that is impossible."""
+    parts = estimate(recipe_of(study), study, config)
+    if parts is None:
+        raise StudyError(
+            "cannot estimate: sizes or knobs are missing; give [workload] model "
+            "or its sizes (layer_count, hidden_size, head_count, ffn_size, vocab_size), and call "
+            "degrees tp, pp, dp, cp, ep and the batch of a pass micro_batch"
+        )
+    return Estimated(config=config, parts_s=parts, derived=space.derived(config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

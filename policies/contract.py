@@ -1,13 +1,12 @@
 """What a policy receives and must return; run and check one policy; the built-in seeds."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
 from policies.space import Space
-from records.errors import EnvironmentFault, StudyError
+from records.errors import EnvironmentFault, StudyError, suggestion
 from records.files import read_text
 from records.scrub import expanded
 from records.study import Environment
@@ -76,11 +75,9 @@ def seed_policy(name_or_path: str, space: Space) -> Policy:
     try:
         source = read_text(Path(expanded(name_or_path)))
     except (OSError, UnicodeDecodeError) as error:
-        close = difflib.get_close_matches(name_or_path, seed_names(), n=1)
-        hint = f"did you mean {close[0]!r}?" if close else f"seeds are {', '.join(seed_names())}"
         raise StudyError(
             f"seed policy {name_or_path!r} is no built-in seed and no readable file: "
-            f"{getattr(error, 'strerror', None) or error}; {hint}"
+            f"{getattr(error, 'strerror', None) or error}; {suggestion(name_or_path, seed_names())}"
         ) from error
     return Policy(source=source, author="seed", rationale=f"from {Path(name_or_path).name}")
 

@@ -10,6 +10,8 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, repeat, takewhile
+from operator import mul
 from pathlib import Path
 from typing import Final, Literal
 
@@ -128,12 +130,8 @@ def size_chain(least: int, most: int, factor: int) -> tuple[int, ...]:
 
     `least` is above 0 and `factor` above 1.
     """
-    sizes = []
-    size = least
-    while size <= most:
-        sizes.append(size)
-        size *= factor
-    return tuple(sizes)
+    sizes = accumulate(repeat(factor), mul, initial=least)
+    return tuple(takewhile(lambda size: size <= most, sizes))
 
 
 def bench_metrics(samples: PointSamples, world_size: int, convention: Convention) -> BenchMetrics:

@@ -1,6 +1,5 @@
 """The request to a collective benchmark: options as typed, all their faults, and the plan."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Final, TypeAlias, get_args
@@ -21,7 +20,7 @@ from evaluator.workloads.collectives.operations import (
     ReduceOp,
     SweepRequest,
 )
-from records.errors import Strict, shown
+from records.errors import Strict, shown, suggestion
 
 ALL: Final = "all"
 DEFAULT_CPU_RANKS = 2
@@ -36,9 +35,7 @@ def _one_of(meanings: Mapping[str, object]) -> BeforeValidator:
 
     def read(text: str) -> object:
         if text not in meanings:
-            near = difflib.get_close_matches(text.lower(), list(meanings), n=1)
-            suggestion = f"did you mean {near[0]!r}? " if near else ""
-            hint = f"{suggestion}known are {', '.join(meanings)}"
+            hint = suggestion(text.lower(), meanings)
             raise PydanticCustomError("unknown", "{hint}", {"hint": hint})
         return meanings[text]
 

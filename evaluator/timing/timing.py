@@ -117,7 +117,7 @@ class Timing(Stored):
     @property
     def median(self) -> float:
         """Median over all blocks."""
-        return self._quantile(0.5)
+        return statistics.median(self.times)
 
     @property
     def mean(self) -> float:
@@ -127,7 +127,10 @@ class Timing(Stored):
     @property
     def iqr(self) -> float:
         """Interquartile range of all blocks."""
-        return self._quantile(0.75) - self._quantile(0.25)
+        if len(self.times) == 1:
+            return 0.0
+        low, _, high = statistics.quantiles(self.times, n=4, method="inclusive")
+        return high - low
 
     @property
     def relative_iqr(self) -> float:
@@ -187,14 +190,6 @@ class Timing(Stored):
 
     def _times(self, group: LaunchTimes) -> tuple[float, ...]:
         return tuple(time / self.number_per_run for time in group.raw_times_s)
-
-    def _quantile(self, share: float) -> float:
-        """Linear between neighbours."""
-        ordered = sorted(self.times)
-        place = share * (len(ordered) - 1)
-        below = math.floor(place)
-        step = ordered[min(below + 1, len(ordered) - 1)] - ordered[below]
-        return ordered[below] + (place - below) * step
 
 
 def merge(timings: Iterable[Timing]) -> list[Timing]:

@@ -19,19 +19,15 @@ POLL_S = 0.005
 @contextmanager
 def hold_opening(root: Path) -> Iterator[None]:
     """Hold the store while its database is set up, where SQLite itself would not wait."""
-    handle = _lock_file(root, "hold_opening")
-    try:
+    with _lock_file(root, "hold_opening") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def hold_writer(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
     """Hold the store for writing; raises `WriterBusy` when another process does for `wait_s`."""
-    handle = _lock_file(root, ".writing")
-    try:
+    with _lock_file(root, ".writing") as handle:
         until = time.monotonic() + wait_s
         while not _taken(handle):
             if time.monotonic() >= until:
@@ -41,15 +37,12 @@ def hold_writer(root: Path, wait_s: float = WAIT_S) -> Iterator[None]:
                 )
             time.sleep(POLL_S)
         yield
-    finally:
-        os.close(handle)
 
 
 @contextmanager
 def hold_study(root: Path, study_id: str) -> Iterator[None]:
     """Hold a study for this process; raises `StoreBusy` when another one does."""
-    handle = _lock_file(root, study_id)
-    try:
+    with _lock_file(root, study_id) as handle:
         until = time.monotonic() + PROBE_S
         while not _taken(handle):
             if _is_only_looked_at(handle):
@@ -63,8 +56,6 @@ def hold_study(root: Path, study_id: str) -> Iterator[None]:
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         yield
-    finally:
-        os.close(handle)
 
 
 def study_holder(root: Path, study_id: str) -> int | None:
@@ -83,10 +74,16 @@ def study_holder(root: Path, study_id: str) -> int | None:
         os.close(handle)
 
 
-def _lock_file(root: Path, name: str) -> int:
+@contextmanager
+def _lock_file(root: Path, name: str) -> Iterator[int]:
+    """A file to lock; closing it gives the lock up."""
     path = root / "locks" / name
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
 
 
 def _taken(handle: int) -> bool:

@@ -38,7 +38,7 @@ def plan(here=HERE, **changes):
         ({"adapters": ("cd10",)}, "comm-adapter", "did you mean 'c10d'?"),
         ({"adapters": ("c10d", "mpi")}, "comm-adapter", "c10d and mpi are several adapters"),
         ({"all_adapters": True, "backend": "gloo"}, "backend", "leave it out"),
-        ({"device": "gpu"}, "device", "known are cpu, cuda"),
+        ({"device": "gpu"}, "device", "did you mean 'cpu'?"),
         ({"device": "cuda"}, "device", "there is no GPU here; give cpu"),
         ({"min_size": "0"}, "min-size", "give bytes above 0"),
         ({"min_size": "64", "max_size": "32"}, "max-size", "below --min-size 64"),

@@ -29,7 +29,7 @@ from search.cli.options import (
 )
 from search.cli.run import Stop, face
 from search.compose import check_environment, local_backend, new_study_id
-from search.loop.study_result import Rescored, leader_of
+from search.loop.study_result import Rescored, leader_of, trials_named
 from search.replay.claims import (
     Decision,
     Holds,
@@ -37,7 +37,6 @@ from search.replay.claims import (
     all_hold,
     require_search,
     source_of,
-    trials_named,
 )
 from search.replay.measure import begin, measuring, measuring_study
 from search.replay.other_machine import Answer, Kind, PolicyElsewhere, as_given, policies_elsewhere

@@ -183,6 +183,23 @@ def leader_of(row: StudyRow, store: Store) -> Trial | None:
     return study_leader(row, store).history.best
 
 
+def trials_named(
+    which: str, history: History, best: Trial | None, study_id: str
+) -> tuple[Trial, ...]:
+    """Return the trials that `best`, `seed`, `all` or an ordinal name, at least one."""
+    trials: dict[str, Sequence[Trial | None]]
+    trials = {"all": history.trials, "best": (best,), "seed": (history.find(0),)}
+    if which.isdecimal():
+        trials[which] = (history.find(int(which)),)
+    if which not in trials:
+        raise StudyError(f"--trial {which!r} is not a trial; write best, seed, all or a number")
+    found = tuple(trial for trial in trials[which] if trial is not None)
+    if not found:
+        what = {"all": "trial", "best": "measured trial"}.get(which, f"trial {which}")
+        raise StudyError(f"study {study_id} has no {what}; see `cclsearch show {study_id}`")
+    return found
+
+
 def best_result(row: StudyRow, leader: Trial | None, store: Store) -> Spread | None:
     """Return the value of the trial that leads a study."""
     finding = final_result(row)

@@ -20,7 +20,7 @@ from records.store.store import Store
 from records.study import MEASURE
 from records.trial import Failed, FailureKind, History, Measured, Outcome, Repeat, Score, Trial
 from search.loop.leader import counted, launch_of, rounds_between, took_turns
-from search.loop.study_result import StudyResult, final_result, leader_of
+from search.loop.study_result import StudyResult, final_result, leader_of, trials_named
 from search.loop.trial import other_work_anywhere
 from search.views.format import REASONS, comparison_words, format_count, format_number, one_line
 
@@ -76,23 +76,6 @@ class Source:
             )
         first = (self.best, self.seed) if which == "all" else ()
         return tuple({trial.ordinal: trial for trial in (*first, *found) if trial}.values())
-
-
-def trials_named(
-    which: str, history: History, best: Trial | None, study_id: str
-) -> tuple[Trial, ...]:
-    """Return the trials that `best`, `seed`, `all` or an ordinal name, at least one."""
-    trials: dict[str, Sequence[Trial | None]]
-    trials = {"all": history.trials, "best": (best,), "seed": (history.find(SEED),)}
-    if which.isdecimal():
-        trials[which] = (history.find(int(which)),)
-    if which not in trials:
-        raise StudyError(f"--trial {which!r} is not a trial; write best, seed, all or a number")
-    found = tuple(trial for trial in trials[which] if trial is not None)
-    if not found:
-        what = {"all": "trial", "best": "measured trial"}.get(which, f"trial {which}")
-        raise StudyError(f"study {study_id} has no {what}; see `cclsearch show {study_id}`")
-    return found
 
 
 def require_search(row: StudyRow) -> None:

@@ -84,7 +84,7 @@ class Measuring:
         with store.lock(study_id):
             self.runner.trial_runner.clear()
             store.start_run(study_id, self.runner.study)
-            chosen = {each.ordinal for each in (*self._history, *self._begun)}
+            chosen = {each.ordinal for each in (*self.runner.history, *self._begun)}
             trials = [t for t in self.source.chosen("all") if t.ordinal in chosen]
             try:
                 decisions = tuple(map(self._decision, trials))
@@ -95,7 +95,7 @@ class Measuring:
         return decisions
 
     def _decision(self, trial: Trial) -> Decision:
-        again = self._history.find(trial.ordinal) or self._launch(trial)
+        again = self.runner.history.find(trial.ordinal) or self._launch(trial)
         entrants = self._entrants(trial, again)
         decision = self._judged(trial, again)
         for count in range(1, self._rule.max_rounds + 1 if entrants else 1):
@@ -126,34 +126,25 @@ class Measuring:
 
     def _launch(self, trial: Trial) -> Trial:
         """Launch what the record says, or ask the policy again where it came to no launch."""
-        intent = next(intent for intent in self._begun if intent.ordinal == trial.ordinal)
-        runner = self.runner.trial_runner
+        runner, source = self.runner.trial_runner, self.source
         observer = runner.observer
+        intent = next(each for each in self._begun if each.ordinal == trial.ordinal)
         observer.trial_started(trial.ordinal, trial.policy)
-        ended = self._ended(intent, trial)
-        # As the seed counts who was measured first here.
-        scoring = self.source.scoring.over(self._history.append(ended))
-        ended = scoring.scored(ended)
-        runner.store.finish(runner.study_id, ended)
-        observer.trial_finished(ended, self._history)
-        return ended
-
-    def _ended(self, intent: PendingTrial, trial: Trial) -> Trial:
-        trial_runner = self.runner.trial_runner
-        observer = trial_runner.observer
-        answer = trial.config or trial_runner.decide(intent, History())
+        answer = trial.config or runner.decide(intent, History())
         if isinstance(answer, Trial):
-            return answer
-        observer.config_decided(trial.ordinal, answer)
-        # What a measured one is checked against is its own record: the same work and losses.
-        measured = isinstance(trial.outcome, Measured)
-        reference = (trial,) if measured else self.source.history.measured[:1]
-        with self.phases.listen_with(lambda name: observer.phase(name, trial.ordinal)):
-            return trial_runner.run(intent, answer, History(reference))
-
-    @property
-    def _history(self) -> History:
-        return self.runner.history
+            ended = answer
+        else:
+            observer.config_decided(trial.ordinal, answer)
+            # What a measured one is checked against is its own record: the same work and losses.
+            measured = isinstance(trial.outcome, Measured)
+            reference = History((trial,) if measured else source.history.measured[:1])
+            with self.phases.listen_with(lambda name: observer.phase(name, trial.ordinal)):
+                ended = runner.run(intent, answer, reference)
+        # As the seed counts who was measured first here.
+        ended = source.scoring.over(self.runner.history.append(ended)).scored(ended)
+        runner.store.finish(runner.study_id, ended)
+        observer.trial_finished(ended, self.runner.history)
+        return ended
 
     @property
     def _begun(self) -> tuple[PendingTrial, ...]:

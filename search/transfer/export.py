@@ -16,7 +16,7 @@ from records.store.journal import fsync_path, with_study
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Outcome, Policy, Repeat, Trial
-from search.loop.study_result import leader_of
+from search.loop.study_result import leader_of, trials_named
 from search.settings import installed_version
 from search.transfer.bundle import write_bundle
 from search.transfer.ccl_bench import (
@@ -140,8 +140,8 @@ def suffix_of(form: Form) -> str:
 class ExportRequest:
     """How a study is to be exported, and where to.
 
-    `trial` is a number, `best`, or None for all. `given` fills fields of a card. `incomplete` is
-    whether an entry is written that breaks a rule.
+    `trial` is a number, `best`, `seed`, or None for all. `given` fills fields of a card.
+    `incomplete` is whether an entry is written that breaks a rule.
     """
 
     form: Form
@@ -230,22 +230,14 @@ def _found(row: StudyRow, store: Store, wanted: ExportRequest) -> StudyExport:
     if is_whole and wanted.trial is not None:
         raise StudyError("a bundle holds a whole study; leave --trial out")
     asked = wanted.trial or ("best" if wanted.form == "entry" else None)
-    ordinals = None if asked is None else frozenset({_ordinal(asked, row, store)})
-    found = study_export(row, store, wanted.leaving, ordinals, entries=is_whole)
-    if asked is not None and not found.trials:
-        raise StudyError(f"study {row.id} has no trial {asked}; see `cclsearch show {row.id}`")
-    return found
-
-
-def _ordinal(asked: str, row: StudyRow, store: Store) -> int:
-    if asked.isdecimal():
-        return int(asked)
-    if asked != "best":
-        raise StudyError(f"--trial {asked[:40]!r} is not a trial; give a number, or best")
-    leader = leader_of(row, store)
-    if leader is None:
-        raise StudyError(f"study {row.id} has no trial that may lead; give one with --trial")
-    return leader.ordinal
+    ordinals = None
+    if asked is not None:
+        best = leader_of(row, store) if asked == "best" else None
+        named = trials_named(asked, store.history(row.id), best, row.id)
+        if wanted.form == "entry" and len(named) > 1:
+            raise StudyError("an entry holds one trial; give --trial a number, best or seed")
+        ordinals = frozenset(trial.ordinal for trial in named)
+    return study_export(row, store, wanted.leaving, ordinals, entries=is_whole)
 
 
 def _card(found: StudyExport, store: Store, wanted: ExportRequest) -> dict[str, object]:

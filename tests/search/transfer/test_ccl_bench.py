@@ -97,9 +97,12 @@ def test_a_folder_of_others_is_never_replaced(entry, tmp_path):
     assert [entry(*GIVEN, *options)[0].code for options in ((), ("--force",))] == [0, 0]
 
 
-def test_a_failed_trial_is_no_entry(entry):
-    ended, folder = entry(*GIVEN[:4], "--trial", 1)
-    assert (ended.code, folder.exists(), "the trial failed" in ended.err) == (2, False, True)
+@pytest.mark.parametrize(
+    ("trial", "why"), [("1", "the trial failed"), ("all", "an entry holds one trial")]
+)
+def test_an_entry_is_of_one_trial_that_was_measured(entry, trial, why):
+    ended, folder = entry(*GIVEN[:4], "--trial", trial)
+    assert (ended.code, folder.exists(), why in ended.err) == (2, False, True)
 
 
 def test_every_field_of_the_template_is_there_and_no_other(card):

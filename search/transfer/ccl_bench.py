@@ -517,7 +517,6 @@ def _rank(name: str, count: int) -> int:
 
 
 _YAML = (".yaml", ".yml")
-_NO_TRACES = ("metrics.json", "trial.json", "checks.json", "launch.json", "job.json")
 
 
 def checks_of(path: Path) -> Checks:
@@ -526,14 +525,14 @@ def checks_of(path: Path) -> Checks:
     Raises `StudyError` where there is no card, or several to choose from.
     """
     if not path.is_dir():
-        return card_checks(_card_fields(path))
+        return card_checks(_fields_of(path))
     cards = sorted(each for each in path.iterdir() if each.suffix in _YAML)
     if not cards:
         raise StudyError(f"{path}: holds no card (*.yaml); name the folder of an entry")
     several = f"{len(cards)} YAML files; the toolkit takes any of them for the card"
-    card = _card_fields(next((each for each in cards if "card" in each.name), cards[0]))
+    card = _fields_of(next((each for each in cards if "card" in each.name), cards[0]))
     total = looked_up(card, TOTAL)
-    traces = [each for each in path.iterdir() if _is_trace(each)]
+    traces = [each for each in path.iterdir() if is_trace(each.name) and each.is_file()]
     ranks = int(total) if is_number(total) else 1
     return {
         "card": [] if len(cards) == 1 else [several],
@@ -542,11 +541,5 @@ def checks_of(path: Path) -> Checks:
     }
 
 
-def _card_fields(path: Path) -> dict[str, object]:
-    return {str(name): value for name, value in Card(path).fields.items()}
-
-
-def _is_trace(path: Path) -> bool:
-    if path.name in _NO_TRACES or not path.is_file():
-        return False
-    return path.name.endswith((".json", ".json.gz", ".xplane.pb", ".sqlite", ".nsys-rep"))
+def _fields_of(card: Path) -> dict[str, object]:
+    return {str(name): value for name, value in Card(card).fields.items()}

@@ -82,11 +82,17 @@ class StudyExport:
         )
 
 
+NO_TRACES: Final = (
+    *("steps.json", "progress.jsonl", "job.json", "launch.json"),
+    *("metrics.json", "trial.json", "checks.json"),
+)
+"""What the names of files end in that a trial and its entry have besides traces."""
+
+
 def is_trace(name: str) -> bool:
-    """Whether a file of a trial is what a profiler wrote, by its name."""
-    if name.endswith(("steps.json", "progress.jsonl", "job.json", "launch.json")):
-        return False
-    return name.endswith((".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".pb"))
+    """Whether a file of a trial or an entry is what a profiler wrote, by its name."""
+    traces = (".json", ".json.gz", ".json.zst", ".sqlite", ".nsys-rep", ".pb")
+    return name.endswith(traces) and not name.endswith(NO_TRACES)
 
 
 FORMAT: Final = "cclsearch.trial/1"

@@ -275,10 +275,11 @@ class Row:
         for knob, value in self.config.items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise StudyError(f"{knob} is {value}, which nothing can be set to")
-            if not knob or len(knob) > MOST_TEXT_CHARS or len(str(value)) > MOST_TEXT_CHARS:
-                raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
+        texts = [*self.config, *(v for v in self.config.values() if isinstance(v, str))]
+        if not all(self.config) or any(len(text) > MOST_TEXT_CHARS for text in texts):
+            raise StudyError(f"a setting is empty or over {MOST_TEXT_CHARS} characters")
         try:
-            f"{self.config}{self.program}{self.text}".encode()
+            "".join([*texts, self.program or "", self.text]).encode()
         except UnicodeEncodeError as error:
             raise StudyError("holds text that is not Unicode") from error
 

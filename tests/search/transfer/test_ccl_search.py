@@ -381,6 +381,8 @@ def test_simulated_workloads_are_separate_studies(lines):
         {"config": {f"knob{n}": 1 for n in range(300)}},
         {"config": {"": 1}},
         {"config": {"tp": "x" * 5000}},
+        {"config": {"tp": "\ud800"}},
+        {"config": {"\ud800": 1}},
     ],
 )
 def test_a_bad_line_is_refused_with_its_number_or_left_out(lines, bad):

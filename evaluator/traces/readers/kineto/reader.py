@@ -267,7 +267,7 @@ class RankReading:
     def trace(self, rank: int, world_size: int | None, caveats: list[str]) -> RankTrace:
         """Everything that counts, with what else there is to know about the reading."""
         host = host_steps(self._events, self._names)
-        device, device_caveats = self._device()
+        idle = [_NO_WORK] if self._on_device and not self._has_work else []
         early = {
             "spans begin before they were launched": np.sum(
                 self._events.start_ns < self._launched_ns  # nothing is before NEVER
@@ -277,14 +277,14 @@ class RankReading:
             rank=rank,
             world_size=world_size,
             backend=self._header.distributed.backend,
-            device=device,
+            device=self._device(),
             source="kineto",
             spans=self._spans(),
             collectives=self._collectives(),
             steps=self._device_steps(host),
             host_steps=host,
             memory=self._memory(),
-            caveats=(*caveats, *self._caveats, *counted(early), *device_caveats),
+            caveats=(*caveats, *self._caveats, *counted(early), *idle),
         )
 
     def _activities(self) -> Mapping[EventKind, Activity]:
@@ -353,10 +353,10 @@ class RankReading:
             return StepWindows.none()
         return device_steps(self._events, self._names, host, self._launched_ns)
 
-    def _device(self) -> tuple[Device | None, list[str]]:
-        """The device that did most of the work, and a word where none did any."""
+    def _device(self) -> Device | None:
+        """The device that did most of the work."""
         if not self._on_device:
-            return None, []
+            return None
         events, lanes = self._events, tuple(self._columns.lanes)
         lane_ids = events.lane_id[events.kind <= EventKind.FILL]
         works = Counter[str]()
@@ -366,12 +366,11 @@ class RankReading:
         known = self._header.devices
         first = known[0] if known else DeviceProperties()
         described = next((one for one in known if str(one.id) == main), first)
-        device = Device(
+        return Device(
             name=described.name,
             multiprocessor_count=described.multiprocessor_count,
             memory_bytes=described.memory_bytes,
         )
-        return device, [] if self._has_work else [_NO_WORK]
 
     def _memory(self) -> MemoryUse | None:
         reports = self._events.memory

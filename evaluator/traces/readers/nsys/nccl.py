@@ -30,7 +30,6 @@ _HEADER = struct.Struct("<8xQQ8x")
 _FORMS = {5: "<i", 6: "<I", 7: "<q", 8: "<Q", 9: "<q", 10: "<Q", 15: "<i", 16: "<I", 17: "<q"}
 _FORMS |= {18: "<Q", 22: "<Q"}
 
-_PayloadValue: TypeAlias = int | float | str | None
 _Schemas: TypeAlias = Mapping[int, Mapping[str, tuple[struct.Struct, int]]]
 
 
@@ -41,12 +40,6 @@ class Payload:
     communicator: str = ""
     message_bytes: int = 0
     rank_count: int = 0
-
-
-class _Written(msgspec.Struct):
-    communicator: _PayloadValue = msgspec.field(default=None, name=_COMMUNICATOR)
-    message_bytes: _PayloadValue = msgspec.field(default=None, name=_SIZE)
-    rank_count: _PayloadValue = msgspec.field(default=None, name=_RANKS)
 
 
 _NOTHING = Payload()
@@ -69,13 +62,10 @@ def payloads_of(tables: Tables, ranges: Ranges, rows: NDArray[np.int64]) -> list
 
 
 def _decoded(text: str) -> Payload | None:
-    if not text:
-        return None
     try:
-        written = msgspec.json.decode(text, type=_Written)
+        return _payload(msgspec.json.decode(text, type=dict[str, object]))
     except (msgspec.DecodeError, RecursionError):
         return None
-    return _payload(written.communicator, written.message_bytes, written.rank_count)
 
 
 def _unpacked(content: bytes, schemas: _Schemas) -> Payload | None:
@@ -88,7 +78,7 @@ def _unpacked(content: bytes, schemas: _Schemas) -> Payload | None:
         for name, (form, offset) in schemas.get(schema, {}).items()
         if offset + form.size <= len(body)
     }
-    return _payload(stated.get(_COMMUNICATOR), stated.get(_SIZE), stated.get(_RANKS))
+    return _payload(stated)
 
 
 def _schemas(database: NsysDatabase) -> _Schemas:
@@ -104,17 +94,16 @@ def _schemas(database: NsysDatabase) -> _Schemas:
     return schemas
 
 
-def _payload(
-    communicator: _PayloadValue, message_bytes: _PayloadValue, rank_count: _PayloadValue
-) -> Payload:
+def _payload(stated: Mapping[str, object]) -> Payload:
+    name = stated.get(_COMMUNICATOR)
     return Payload(
-        "" if communicator is None else str(communicator)[:_LONGEST_NUMBER],
-        _number(message_bytes, _LARGEST_BYTES),
-        _number(rank_count, _MOST_RANKS),
+        str(name)[:_LONGEST_NUMBER] if isinstance(name, str | int | float) else "",
+        _number(stated.get(_SIZE), _LARGEST_BYTES),
+        _number(stated.get(_RANKS), _MOST_RANKS),
     )
 
 
-def _number(stated: _PayloadValue, largest: int) -> int:
+def _number(stated: object, largest: int) -> int:
     """A count or size, however it is written; 0 where it is none."""
     if isinstance(stated, str):
         digits = stated.replace(",", "")

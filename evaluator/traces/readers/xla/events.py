@@ -166,6 +166,10 @@ class EventTable:
         if times_ns is None:
             self._left_out_count += 1
             return
+        text = args.long_name or args.kernel_details or args.memcpy_details
+        if text is None and args.hlo_category is None:
+            text = args.name  # of whom a host operation waits for
+        details = str(args.hlo_category or ""), str(text or "")
         self._numbers.extend(
             (
                 self._lines.setdefault(place, len(self._lines)),
@@ -173,7 +177,7 @@ class EventTable:
                 *times_ns,
                 _whole(args.device_offset_ps),
                 _whole(args.device_duration_ps),
-                self._details_of(args),
+                self._details.setdefault(details, len(self._details)),
                 _whole(args.device_ordinal),
                 _whole(args.correlation_id),
                 _whole(args.bytes_accessed),
@@ -194,13 +198,6 @@ class EventTable:
         elif event.ph == "X" and self.matters(process, event.name, args):
             self.add((process, str(event.tid)), event.name, _times_ns(event), args)
         return event.ph not in {"M", ""}
-
-    def _details_of(self, args: Arguments) -> int:
-        text = args.long_name or args.kernel_details or args.memcpy_details
-        if text is None and args.hlo_category is None:
-            text = args.name  # of whom a host operation waits for
-        details = str(args.hlo_category or ""), str(text or "")
-        return self._details.setdefault(details, len(self._details))
 
     def events(self, caveats: Sequence[str] = ()) -> XlaEvents:
         """All that was added, of a file with these caveats."""

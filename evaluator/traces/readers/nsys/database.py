@@ -37,6 +37,70 @@ _STEPS_PER_BYTE = 16
 _USES = 8
 
 
+_TIMES = {"start": -1, "end": -1}
+_COLUMNS = {
+    "start_ns": "start",
+    "end_ns": "end",
+    "process": "globalPid",
+    "thread": "globalTid",
+    "device": "deviceId",
+    "stream": "streamId",
+    "correlation": "correlationId",
+}
+"""What the columns of `Rows` are called in the tables of the file."""
+_LATEST_NS = 1 << 61
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows(Table):
+    """Columns of shape (rows,), in order of start: what ran on devices, or what the host called.
+
+    `process`, `thread` and `device` are the numbers of the file, `name` indexes `names` of the
+    database, `activity` holds `Activity` values. `source` and `target` are the devices of a copy
+    from one to another, `blocks` those of a kernel's grid. -1 stands where there is no such thing.
+    """
+
+    start_ns: NDArray[np.int64]
+    end_ns: NDArray[np.int64]
+    process: NDArray[np.int64]
+    thread: NDArray[np.int64]
+    device: NDArray[np.int64]
+    stream: NDArray[np.int64]
+    correlation: NDArray[np.int64]
+    name: NDArray[np.int64]
+    activity: NDArray[np.int64]
+    bytes: NDArray[np.int64]
+    blocks: NDArray[np.int64]
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+    @property
+    def calls(self) -> NDArray[np.int64]:
+        """Numbers that are equal for a call of a process and what it launched; -1: no call."""
+        numbers = ((self.process >> 24) & 0x7FFFFFFF) << 32 | (self.correlation & 0xFFFFFFFF)
+        return np.where(self.correlation > 0, numbers, -1)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Self]) -> Self:
+        """All rows of the parts, put in order of start."""
+        whole = cls.concatenate(parts)
+        return whole.select(np.argsort(whole.start_ns, kind="stable"))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Texts of rows: `texts` has each once, `index` of shape (rows,) says whose is which."""
+
+    texts: tuple[str, ...]
+    index: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, numbers: NDArray[np.int64], text_of: Callable[[int], str]) -> Self:
+        """Name rows by a number that each has."""
+        distinct, index = np.unique(numbers, return_inverse=True)
+        return cls(tuple(map(text_of, distinct.tolist())), index)
+
+
 @contextmanager
 def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
     """The database in a file, plain or packed; a packed one is unpacked into a separate folder.
@@ -65,7 +129,10 @@ def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
 
 
 class NsysDatabase:
-    """Tables by their names and columns; what is absent reads as no rows or as a default."""
+    """Tables by their names and columns; what is absent reads as no rows or as a default.
+
+    It keeps the names of the rows that are read and counts what has to be left out.
+    """
 
     def __init__(
         self, path: Path, connection: sqlite3.Connection, row_count: int, value_bytes: int
@@ -77,6 +144,8 @@ class NsysDatabase:
         self._bytes_left = value_bytes
         self._columns: dict[str, frozenset[str]] = {}
         self._keys: dict[str, Integers] = {}
+        self._names: dict[str, int] = {}
+        self._left_out: Counter[str] = Counter()
         self._tables = frozenset(
             name
             for name, sql in connection.execute(
@@ -117,7 +186,9 @@ class NsysDatabase:
         blocks = []
         while True:
             block = np.fromiter(chain.from_iterable(islice(rows, _ROWS_AT_ONCE)), np.int64)
-            self._count(block.size // len(wanted))
+            self._rows_left -= block.size // len(wanted)
+            if self._rows_left < 0:
+                raise TraceError(self._path, f"holds more than {self._row_limit} events")
             blocks.append(block.reshape(-1, len(wanted)))
             if not block.size:
                 break
@@ -149,10 +220,63 @@ class NsysDatabase:
         texts = self.values(str, table, value, row_of.values())
         return {number: texts[row] for number, row in row_of.items() if row in texts}
 
-    def _count(self, row_count: int) -> None:
-        self._rows_left -= row_count
-        if self._rows_left < 0:
-            raise TraceError(self._path, f"holds more than {self._row_limit} events")
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of all spans so far."""
+        return tuple(self._names)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What was left out so far, as text."""
+        return counted(self._left_out)
+
+    def timed(
+        self,
+        table: str,
+        what: str,
+        wanted: Mapping[str, int],
+        only: tuple[str, Sequence[int]] | None = None,
+    ) -> Integers:
+        """Columns of the rows of a table that start and, not earlier, end.
+
+        `only` names a column and the values that rows of interest have there.
+        """
+        columns = self.integers(table, {**_TIMES, **wanted})
+        if only:
+            columns = _kept(columns, np.isin(columns[only[0]], only[1]))
+        start, end = columns["start"], columns["end"]
+        sound = (start >= 0) & (start <= end) & (end < _LATEST_NS)
+        if sound.all():
+            return columns
+        self._left_out[f"{what} without a proper start and end were left out"] += int(
+            np.sum(~sound)
+        )
+        return _kept(columns, sound)
+
+    def labels(self, ids: NDArray[np.int64], unknown: str) -> Labels:
+        """The strings of these numbers."""
+        numbers, index = np.unique(ids, return_inverse=True)
+        found = self.named("StringIds", "id", "value", numbers)
+        return Labels(tuple(found.get(number, unknown) for number in numbers.tolist()), index)
+
+    def rows(
+        self,
+        columns: Integers,
+        labels: Labels,
+        activity: Activity | NDArray[np.integer],
+        **more: NDArray[np.int64],
+    ) -> Rows:
+        """Rows of timed columns with these names; what neither columns nor `more` have is -1."""
+        names, count = self._names, columns["start"].size
+        numbers = [names.setdefault(text, len(names)) for text in labels.texts]
+        given = {
+            **{name: columns[column] for name, column in _COLUMNS.items() if column in columns},
+            "name": np.array(numbers, np.int64)[labels.index],
+            "activity": np.broadcast_to(activity, count).astype(np.int64),
+            **more,
+        }
+        none = np.full(count, -1, np.int64)
+        return Rows(**{field.name: given.get(field.name, none) for field in fields(Rows)})
 
 
 def _is_plain(path: Path) -> bool:
@@ -201,137 +325,6 @@ def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-_TIMES = {"start": -1, "end": -1}
-_COLUMNS = {
-    "start_ns": "start",
-    "end_ns": "end",
-    "process": "globalPid",
-    "thread": "globalTid",
-    "device": "deviceId",
-    "stream": "streamId",
-    "correlation": "correlationId",
-}
-"""What the columns of `Rows` are called in the tables of the file."""
-_LATEST_NS = 1 << 61
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Rows(Table):
-    """Columns of shape (rows,), in order of start: what ran on devices, or what the host called.
-
-    `process`, `thread` and `device` are the numbers of the file, `name` indexes `Tables.names`,
-    `activity` holds `Activity` values. `source` and `target` are the devices of a copy from one to
-    another, `blocks` those of a kernel's grid. -1 stands where there is no such thing.
-    """
-
-    start_ns: NDArray[np.int64]
-    end_ns: NDArray[np.int64]
-    process: NDArray[np.int64]
-    thread: NDArray[np.int64]
-    device: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    correlation: NDArray[np.int64]
-    name: NDArray[np.int64]
-    activity: NDArray[np.int64]
-    bytes: NDArray[np.int64]
-    blocks: NDArray[np.int64]
-    source: NDArray[np.int64]
-    target: NDArray[np.int64]
-
-    @property
-    def calls(self) -> NDArray[np.int64]:
-        """Numbers that are equal for a call of a process and what it launched; -1: no call."""
-        numbers = ((self.process >> 24) & 0x7FFFFFFF) << 32 | (self.correlation & 0xFFFFFFFF)
-        return np.where(self.correlation > 0, numbers, -1)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
-        """All rows of the parts, put in order of start."""
-        whole = cls.concatenate(parts)
-        return whole.select(np.argsort(whole.start_ns, kind="stable"))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """Texts of rows: `texts` has each once, `index` of shape (rows,) says whose is which."""
-
-    texts: tuple[str, ...]
-    index: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, numbers: NDArray[np.int64], text_of: Callable[[int], str]) -> Self:
-        """Name rows by a number that each has."""
-        distinct, index = np.unique(numbers, return_inverse=True)
-        return cls(tuple(map(text_of, distinct.tolist())), index)
-
-
-class Tables:
-    """Reads tables one after the other, keeps their names, counts what has to be left out."""
-
-    def __init__(self, database: NsysDatabase) -> None:
-        self.database = database
-        self._names: dict[str, int] = {}
-        self._left_out: Counter[str] = Counter()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of all spans so far."""
-        return tuple(self._names)
-
-    @property
-    def caveats(self) -> list[str]:
-        """What was left out so far, as text."""
-        return counted(self._left_out)
-
-    def timed(
-        self,
-        table: str,
-        what: str,
-        wanted: Mapping[str, int],
-        only: tuple[str, Sequence[int]] | None = None,
-    ) -> Integers:
-        """Columns of the rows of a table that start and, not earlier, end.
-
-        `only` names a column and the values that rows of interest have there.
-        """
-        columns = self.database.integers(table, {**_TIMES, **wanted})
-        if only:
-            columns = _kept(columns, np.isin(columns[only[0]], only[1]))
-        start, end = columns["start"], columns["end"]
-        sound = (start >= 0) & (start <= end) & (end < _LATEST_NS)
-        if sound.all():
-            return columns
-        self._left_out[f"{what} without a proper start and end were left out"] += int(
-            np.sum(~sound)
-        )
-        return _kept(columns, sound)
-
-    def labels(self, ids: NDArray[np.int64], unknown: str) -> Labels:
-        """The strings of these numbers."""
-        numbers, index = np.unique(ids, return_inverse=True)
-        found = self.database.named("StringIds", "id", "value", numbers)
-        return Labels(tuple(found.get(number, unknown) for number in numbers.tolist()), index)
-
-    def rows(
-        self,
-        columns: Integers,
-        labels: Labels,
-        activity: Activity | NDArray[np.integer],
-        **more: NDArray[np.int64],
-    ) -> Rows:
-        """Rows of timed columns with these names; what neither columns nor `more` have is -1."""
-        names, count = self._names, columns["start"].size
-        numbers = [names.setdefault(text, len(names)) for text in labels.texts]
-        given = {
-            **{name: columns[column] for name, column in _COLUMNS.items() if column in columns},
-            "name": np.array(numbers, np.int64)[labels.index],
-            "activity": np.broadcast_to(activity, count).astype(np.int64),
-            **more,
-        }
-        none = np.full(count, -1, np.int64)
-        return Rows(**{field.name: given.get(field.name, none) for field in fields(Rows)})
-
-
 def _kept(columns: Integers, kept: NDArray[np.bool_]) -> Integers:
     return {name: column[kept] for name, column in columns.items()}
 
@@ -364,39 +357,39 @@ def process_of(thread: NDArray[np.int64]) -> NDArray[np.int64]:
     return thread & ~NUMBER_BITS
 
 
-def host_calls(tables: Tables) -> Rows:
+def host_calls(database: NsysDatabase) -> Rows:
     """Calls into the runtime and the driver, and waits that no call was recorded for.
 
     A call whose name says so is SYNC, any other is LAUNCH for now: it is one if it turns out that
     something was launched. Older files hold calls twice: of one number, the first is kept.
     """
-    columns = tables.timed(
+    columns = database.timed(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         "host calls",
         {"globalTid": 0, "correlationId": 0, "nameId": -1},
     )
-    labels = tables.labels(columns["nameId"], "unnamed call")
+    labels = database.labels(columns["nameId"], "unnamed call")
     waits = np.array(["Synchronize" in text for text in labels.texts], bool)[labels.index]
     activity = np.where(waits, Activity.SYNC, Activity.LAUNCH)
-    calls = tables.rows(columns, labels, activity, process=process_of(columns["globalTid"]))
+    calls = database.rows(columns, labels, activity, process=process_of(columns["globalTid"]))
     calls = calls.select(np.argsort(calls.start_ns, kind="stable"))
     numbers = calls.calls
     kept = numbers < 0
     kept[np.unique(numbers, return_index=True)[1]] = True
-    columns = tables.timed(
+    columns = database.timed(
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         "waits",
         {"globalPid": 0, "correlationId": 0, "syncType": 0},
     )
     labels = Labels.of(columns["syncType"], lambda kind: _WAITS.get(kind, ""))
-    others = tables.rows(columns, labels, Activity.SYNC)
+    others = database.rows(columns, labels, Activity.SYNC)
     blocking = np.isin(columns["syncType"], list(_WAITS)) & ~np.isin(others.calls, numbers)
     return Rows.joined((calls.select(kept), others.select(blocking)))
 
 
-def nvtx_ranges(tables: Tables) -> Ranges:
+def nvtx_ranges(database: NsysDatabase) -> Ranges:
     """Every NVTX range that ends; its text stands in its row or among the strings of the file."""
-    columns = tables.timed(
+    columns = database.timed(
         "NVTX_EVENTS",
         "ranges",
         {"eventType": -1, "globalTid": 0, "textId": -1, "jsonTextId": -1, "rowid": -1},
@@ -404,10 +397,10 @@ def nvtx_ranges(tables: Tables) -> Ranges:
     )
     chosen = np.argsort(columns["start"], kind="stable")
     row = columns["rowid"][chosen]
-    inline = tables.database.values(
+    inline = database.values(
         str, "NVTX_EVENTS", "text", row[columns["textId"][chosen] < 0].tolist()
     )
-    shared = tables.labels(columns["textId"][chosen], "")
+    shared = database.labels(columns["textId"][chosen], "")
     texts: dict[str, int] = {}
     index = [
         texts.setdefault(inline.get(number) or shared.texts[label], len(texts))

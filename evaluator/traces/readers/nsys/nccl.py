@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
-from evaluator.traces.readers.nsys.database import NsysDatabase, Ranges, Tables
+from evaluator.traces.readers.nsys.database import NsysDatabase, Ranges
 
 _COMMUNICATOR, _SIZE, _RANKS = "NCCL communicator ID", "Message size [bytes]", "No. of ranks"
 _LARGEST_BYTES = 1 << 50
@@ -45,11 +45,10 @@ class Payload:
 _NOTHING = Payload()
 
 
-def payloads_of(tables: Tables, ranges: Ranges, rows: NDArray[np.int64]) -> list[Payload]:
+def payloads_of(database: NsysDatabase, ranges: Ranges, rows: NDArray[np.int64]) -> list[Payload]:
     """The payloads of these ranges; one that says nothing where there is none or it is damaged."""
-    database = tables.database
     ids, numbers = ranges.payload[rows], ranges.row[rows].tolist()
-    shared = tables.labels(ids, "")
+    shared = database.labels(ids, "")
     written = database.values(str, "NVTX_EVENTS", "jsonText", ranges.row[rows[ids < 0]].tolist())
     binary = database.values(bytes, "NVTX_EVENTS", "binaryData", numbers)
     schemas = _schemas(database) if binary else {}
@@ -179,12 +178,12 @@ class NcclCalls:
         return calls[index] if index >= 0 and time_ns < calls[index].end_ns else None
 
 
-def nccl_calls(tables: Tables, ranges: Ranges) -> NcclCalls:
+def nccl_calls(database: NsysDatabase, ranges: Ranges) -> NcclCalls:
     """Every call of NCCL that may launch something: a single one, or the end of a group."""
     texts = ranges.labels.texts
     known = np.array([text.startswith("nccl") for text in texts], bool)
     rows = np.flatnonzero(known[ranges.labels.index]) if known.any() else np.empty(0, np.int64)
-    payloads = payloads_of(tables, ranges, rows)
+    payloads = payloads_of(database, ranges, rows)
     stated = [
         _Range(thread, start_ns, end_ns, texts[label], payload)
         for thread, start_ns, end_ns, label, payload in zip(

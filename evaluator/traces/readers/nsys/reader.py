@@ -40,7 +40,6 @@ from evaluator.traces.readers.nsys.database import (
     NsysDatabase,
     Ranges,
     Rows,
-    Tables,
     host_calls,
     nvtx_ranges,
     open_database,
@@ -58,7 +57,7 @@ DeviceNames: TypeAlias = Callable[[int, int], Device]
 
 
 def devices(database: NsysDatabase) -> DeviceNames:
-    """What the file says of devices, in either of its two tables.
+    """What the file says of devices, in either of its two database.
 
     One has them by their number on the machine, the other a process's own numbers for them.
     """
@@ -171,26 +170,26 @@ _COPIES = {
 }
 
 
-def device_work(tables: Tables) -> Rows:
+def device_work(database: NsysDatabase) -> Rows:
     """Everything that ran on a device.
 
     A copy between two devices communicates. A graph that was recorded as a whole computes:
     nothing says what ran inside.
     """
-    return Rows.joined((_kernels(tables), _graphs(tables), _copies(tables), _fills(tables)))
+    return Rows.joined((_kernels(database), _graphs(database), _copies(database), _fills(database)))
 
 
-def _kernels(tables: Tables) -> Rows:
-    columns = tables.timed(
+def _kernels(database: NsysDatabase) -> Rows:
+    columns = database.timed(
         "CUPTI_ACTIVITY_KIND_KERNEL",
         "kernels",
         _PLACE | _GRID | {"demangledName": -1, "shortName": -1},
     )
     full, short = columns["demangledName"], columns["shortName"]
-    labels = tables.labels(np.where(full >= 0, full, short), "unnamed kernel")
+    labels = database.labels(np.where(full >= 0, full, short), "unnamed kernel")
     communication = np.array([communicates(text) for text in labels.texts], bool)[labels.index]
     grid = np.prod([np.maximum(columns[side], 0).astype(np.float64) for side in _GRID], axis=0)
-    return tables.rows(
+    return database.rows(
         columns,
         labels,
         np.where(communication, Activity.COMMUNICATION, Activity.COMPUTE),
@@ -198,21 +197,21 @@ def _kernels(tables: Tables) -> Rows:
     )
 
 
-def _graphs(tables: Tables) -> Rows:
-    columns = tables.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", _PLACE | {"graphId": -1})
+def _graphs(database: NsysDatabase) -> Rows:
+    columns = database.timed("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "graphs", _PLACE | {"graphId": -1})
     labels = Labels.of(columns["graphId"], lambda number: f"{GRAPH} {number}")
-    return tables.rows(columns, labels, Activity.COMPUTE)
+    return database.rows(columns, labels, Activity.COMPUTE)
 
 
-def _copies(tables: Tables) -> Rows:
-    columns = tables.timed(
+def _copies(database: NsysDatabase) -> Rows:
+    columns = database.timed(
         "CUPTI_ACTIVITY_KIND_MEMCPY",
         "copies",
         _PLACE | {"bytes": 0, "copyKind": 0, "srcDeviceId": -1, "dstDeviceId": -1},
     )
     labels = Labels.of(columns["copyKind"], lambda kind: _COPIES.get(kind, "Memcpy"))
     between = columns["copyKind"] == _PEER_TO_PEER
-    return tables.rows(
+    return database.rows(
         columns,
         labels,
         np.where(between, Activity.COMMUNICATION, Activity.COPY),
@@ -222,10 +221,10 @@ def _copies(tables: Tables) -> Rows:
     )
 
 
-def _fills(tables: Tables) -> Rows:
-    columns = tables.timed("CUPTI_ACTIVITY_KIND_MEMSET", "fills", _PLACE | {"bytes": 0})
+def _fills(database: NsysDatabase) -> Rows:
+    columns = database.timed("CUPTI_ACTIVITY_KIND_MEMSET", "fills", _PLACE | {"bytes": 0})
     labels = Labels(("Memset",), np.zeros_like(columns["start"]))
-    return tables.rows(columns, labels, Activity.FILL, bytes=columns["bytes"])
+    return database.rows(columns, labels, Activity.FILL, bytes=columns["bytes"])
 
 
 _MOST_DEVICES = 1024
@@ -255,12 +254,11 @@ class _Export:
     """
 
     def __init__(self, path: Path, database: NsysDatabase) -> None:
-        tables = Tables(database)
-        work = device_work(tables)
+        work = device_work(database)
         if not work.count:
             raise TraceError(path, "holds no work of a device")
-        calls, ranges = host_calls(tables), nvtx_ranges(tables)
-        self._names = tables.names
+        calls, ranges = host_calls(database), nvtx_ranges(database)
+        self._names = database.names
         if not work.process.any():  # an older file that does not distinguish processes
             calls = replace(calls, process=np.zeros(calls.count, np.int64))
             ranges = replace(ranges, thread=ranges.thread - process_of(ranges.thread))
@@ -270,11 +268,11 @@ class _Export:
         self._calls_rank = self._ranked_calls()
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
-        self._operations = self._operations_of(nccl_calls(tables, ranges))
+        self._operations = self._operations_of(nccl_calls(database, ranges))
         self._device_of = devices(database)
         self._epoch_ns = _epoch_ns(database)
         strays = "copies and fills of processes that ran no kernel on the device left out"
-        self._caveats = tables.caveats + counted({strays: np.sum(self._work_rank < 0)})
+        self._caveats = database.caveats + counted({strays: np.sum(self._work_rank < 0)})
 
     def traces(self) -> tuple[RankTrace, ...]:
         """One trace for each rank."""

@@ -234,17 +234,16 @@ class Columns:
         devices, nor after the first work of a device. Raises TraceError as `file.batches()` does.
         """
         read: list[EventColumns] = []
-        host_counts = True
         with closing(file.batches()) as batches:
             for events in batches:
-                if host_counts and not read:
-                    host_counts = not header_of(self._path, file.header).ran_on_devices
-                read.append(self._batch(events, file.text, host_counts))
-                host_counts = host_counts and not np.any(read[-1].kind <= EventKind.FILL)
-                self._host_counts = host_counts
+                if not read and header_of(self._path, file.header).ran_on_devices:
+                    self._host_counts = False
+                read.append(self._batch(events, file.text))
+                if np.any(read[-1].kind <= EventKind.FILL):
+                    self._host_counts = False
                 self._event_count += read[-1].count
         self._refuse_ruins(file)
-        return EventColumns.concatenate(read or [self._batch([], b"[]", host_counts)])
+        return EventColumns.concatenate(read or [self._batch([], b"[]")])
 
     def caveats(self, file: ChromeFile[KinetoEvent]) -> Iterator[str]:
         """What was mended and left out of a file that has been read."""
@@ -289,12 +288,12 @@ class Columns:
             if self._kinds[Category(damage.category)][damage.name] not in ignored
         ]
 
-    def _batch(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
+    def _batch(self, events: list[KinetoEvent], text: bytes) -> EventColumns:
         try:
-            return self._columns(events, text, host_counts)
+            return self._columns(events, text)
         except TraceError:
             self._repair(events)
-            return self._columns(events, text, host_counts)
+            return self._columns(events, text)
 
     def _repair(self, events: list[KinetoEvent]) -> None:
         """Drop arguments that cannot be read, and events that have no sound time.
@@ -303,21 +302,20 @@ class Columns:
         """
         for event, kind in zip(events, self._kinds_of(events).tolist(), strict=True):
             shape = _shape_of(event, kind)
-            if kind < EventKind.IGNORED or shape is MemoryArguments:
-                fault = _fault_of_times(event, kind)
-                if fault:
-                    self.damages.append(DamagedEvent(event.cat.value, event.name, fault))
-                    event.ph = EventPhase.OTHER
-                    continue
+            timed = kind < EventKind.IGNORED or shape is MemoryArguments
+            if timed and (fault := _fault_of_times(event, kind)):
+                self.damages.append(DamagedEvent(event.cat.value, event.name, fault))
+                event.ph = EventPhase.OTHER
+                continue
             arguments = sound_arguments(event.args, shape) if shape else None
             if arguments is not None:
                 event.args = arguments
                 self.repaired_argument_count += 1
 
-    def _columns(self, events: list[KinetoEvent], text: bytes, host_counts: bool) -> EventColumns:
+    def _columns(self, events: list[KinetoEvent], text: bytes) -> EventColumns:
         kind = self._kinds_of(events)
         kept = kind < EventKind.IGNORED
-        if not host_counts:
+        if not self._host_counts:
             kept &= kind != EventKind.HOST_OP
         chosen = np.flatnonzero(kept)
         for i in np.flatnonzero(kind == EventKind.METADATA).tolist():

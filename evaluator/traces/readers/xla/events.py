@@ -130,25 +130,20 @@ def read_events(path: Path, limits: ReadLimits) -> XlaEvents:
 
 
 class EventTable:
-    """Collects the events that may matter, with the names of processes and threads."""
+    """Collects the events that may matter.
+
+    `process_names` and `thread_names` say what these are, before their events where possible.
+    """
 
     def __init__(self) -> None:
+        self.process_names: dict[str, str] = {}
+        self.thread_names: dict[LineId, str] = {}
         self._names: dict[str, int] = {}
         self._details: dict[tuple[str, str], int] = {}
         self._lines: dict[tuple[str, str], int] = {}
-        self._process_names: dict[str, str] = {}
-        self._thread_names: dict[tuple[str, str], str] = {}
         self._numbers = array("q")  # row by row, in the order of _COLUMNS
         self._flops = array("d")
         self._left_out_count = 0
-
-    def name_process(self, process: str, name: str) -> None:
-        """Say what a process is, before its events where that is possible."""
-        self._process_names[process] = name
-
-    def name_thread(self, place: LineId, name: str) -> None:
-        """Say what a thread of a process is."""
-        self._thread_names[place] = name
 
     def matters(self, process: str, name: str, args: Arguments) -> bool:
         """Whether anything needs such an event."""
@@ -159,7 +154,7 @@ class EventTable:
         if name == RENDEZVOUS or marks != (None, None, None):
             return True
         # Most of what a host does is nothing but its own; what is no host may be a device.
-        return not self._process_names.get(process, "").startswith("/host:")
+        return not self.process_names.get(process, "").startswith("/host:")
 
     def add(self, place: LineId, name: str, times_ns: Times | None, args: Arguments) -> None:
         """Keep an event; without times only the count of it."""
@@ -190,11 +185,11 @@ class EventTable:
     def add_json(self, event: XlaEvent) -> bool:
         """Keep what may matter of an event; whether it counts as one in the file."""
         args, process = event.args or _NO_ARGUMENTS, str(event.pid)
-        if event.ph == "M":
-            if event.name == "process_name" and isinstance(args.name, str):
-                self.name_process(process, args.name)
-            elif event.name == "thread_name" and isinstance(args.name, str):
-                self.name_thread((process, str(event.tid)), args.name)
+        if event.ph == "M" and isinstance(args.name, str):
+            if event.name == "process_name":
+                self.process_names[process] = args.name
+            elif event.name == "thread_name":
+                self.thread_names[process, str(event.tid)] = args.name
         elif event.ph == "X" and self.matters(process, event.name, args):
             self.add((process, str(event.tid)), event.name, _times_ns(event), args)
         return event.ph not in {"M", ""}
@@ -211,7 +206,7 @@ class EventTable:
             names=tuple(self._names),
             all_details=tuple(self._details),
             lines=tuple(
-                (self._process_names.get(place[0], ""), self._thread_names.get(place, ""))
+                (self.process_names.get(place[0], ""), self.thread_names.get(place, ""))
                 for place in self._lines
             ),
             line_ids=tuple(self._lines),

@@ -167,7 +167,7 @@ class _Space:
             elif key == _ID:
                 number = start
         process = _HOST_PROCESS if name == _HOST_PLANE else _FIRST_DEVICE_PROCESS + number
-        self._table.name_process(str(process), name)
+        self._table.process_names[str(process)] = name
         plane = _Plane(data, kinds, stats)
         for line in lines:
             self._read_line(str(process), plane, line)
@@ -187,7 +187,7 @@ class _Space:
         self._count("events", len(starts))
         place = process, str(header[_LINE_DISPLAY_ID][0] or header[_ID][0])
         name = _text(data, header[_LINE_DISPLAY_NAME]) or _text(data, header[_NAME])
-        self._table.name_thread(place, name)
+        self._table.thread_names[place] = name
         line_ps = _signed(header[_LINE_TIMESTAMP_NS][0]) * 1000
         for first in range(0, len(starts), _BLOCK_EVENTS):
             block = slice(first, first + _BLOCK_EVENTS)

@@ -1,7 +1,9 @@
 """Traces made of spans and recorded ones, and what is measured of them, for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 from evaluator.metrics.base import Absent, Evidence
 from evaluator.metrics.registry import measure, metric
@@ -14,6 +16,11 @@ DATA = Path(__file__).parents[1] / "data" / "traces"
 SYNTHETIC = DATA / "synth_fsdp_4rank_straggler2"
 GLOO = DATA / "gloo_ddp_2rank"
 PAIR = RankGroup("0", (0, 1), 2)
+
+
+def named_cases(names: Sequence[str], cases: Mapping[str, object]) -> pytest.MarkDecorator:
+    """Parametrize a test over cases, each behind the sentence that says what it is."""
+    return pytest.mark.parametrize(names, cases.values(), ids=cases)
 
 
 def read(folder: Path) -> TraceSet:

@@ -7,6 +7,7 @@ from evaluator.traces.model import Device, StepKind, TraceSet
 from evaluator.traces.testing import rank_trace
 from records.study import Environment
 from records.workload import Workload
+from tests.support.traces import named_cases
 
 THREE = ((1, 0, 9), (2, 9, 20), (3, 20, 30))
 
@@ -32,15 +33,14 @@ def card(phase="training", **changed):
 SERVER = {"kinds": (StepKind.PREFILL, StepKind.DECODE, StepKind.DECODE)}
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("seen", "asked"),
-    [
-        (traces(memory_bytes=85 * 10**9), card(memory_bytes=80 * 10**9)),
-        (traces(), (None, None)),
-        (traces(**SERVER), card(phase="inference")),
-        (traces("AMD Radeon Graphics"), card()),
-    ],
-    ids=["the same", "no card", "a server of inference", "a device that nobody knows"],
+    {
+        "the same": (traces(memory_bytes=85 * 10**9), card(memory_bytes=80 * 10**9)),
+        "no card": (traces(), (None, None)),
+        "a server of inference": (traces(**SERVER), card(phase="inference")),
+        "a device that nobody knows": (traces("AMD Radeon Graphics"), card()),
+    },
 )
 def test_traces_of_the_card_differ_in_nothing(seen, asked):
     assert mismatches(seen, *asked) == ()

@@ -11,7 +11,7 @@ from evaluator.traces.model import Activity, Device, StepKind
 from evaluator.traces.testing import Span, rank_trace
 from records.study import Environment
 from records.workload import MODELS, Workload
-from tests.support.traces import value_of
+from tests.support.traces import named_cases, value_of
 
 
 def workload(model="llama-3.1-8b", **changed):
@@ -23,23 +23,22 @@ def workload(model="llama-3.1-8b", **changed):
 LLAMA = 8_030_261_248 - 128256 * 4096
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("asked", "active"),
-    [
-        (workload("llama-3.1-8b"), LLAMA),
-        (workload("llama-3.2-1b"), 1_235_814_400),  # its one table is its head too
-        (workload("mixtral-8x7b"), 12_879_925_248 - 32000 * 4096),
-        (replace(workload(), ffn_size=None), LLAMA),
-        (
+    {
+        "dense": (workload("llama-3.1-8b"), LLAMA),
+        "one table": (workload("llama-3.2-1b"), 1_235_814_400),
+        "experts": (workload("mixtral-8x7b"), 12_879_925_248 - 32000 * 4096),
+        "told by its parameters": (replace(workload(), ffn_size=None), LLAMA),
+        "sizes missing": (
             replace(workload(), ffn_size=None, head_count=None, parameter_count=None),
             Absent("the workload does not say its head_count, ffn_size"),
         ),
-        (
+        "no experts": (
             replace(workload("mixtral-8x7b"), experts_per_token=None),
             Absent("the workload does not say its experts_per_token"),
         ),
-    ],
-    ids=["dense", "one table", "experts", "told by its parameters", "sizes missing", "no experts"],
+    },
 )
 def test_counted_parameters_are_those_of_the_original(asked, active):
     expected = active if isinstance(active, Absent) else pytest.approx(active, rel=1e-4)

@@ -16,6 +16,7 @@ from evaluator.samples import message_times_s, parts_fault, read_measurement
 from records.trial import Failed
 from records.workload import Message, Workload
 from tests.support.records import study
+from tests.support.traces import named_cases
 
 MIB = 1 << 20
 MESSAGE = Message(collective="all_reduce", size_bytes=MIB)
@@ -85,18 +86,17 @@ def test_latency_is_that_of_a_call_that_was_asked_for():
     assert latency.measure(asked) == pytest.approx(25e-6)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("asked", "reason"),
-    [
-        (evidence(Message(collective="barrier")), "no link is used"),
-        (evidence(MESSAGE, ranks=1), "no link is used"),
-        (replace(evidence(MESSAGE), step_times_s=()), "no step was timed"),
-        (
+    {
+        "barrier": (evidence(Message(collective="barrier")), "no link is used"),
+        "one rank": (evidence(MESSAGE, ranks=1), "no link is used"),
+        "untimed": (replace(evidence(MESSAGE), step_times_s=()), "no step was timed"),
+        "training": (
             replace(evidence(MESSAGE), workload=study().workload),
             "the workload is not one of messages alone",
         ),
-    ],
-    ids=["barrier", "one rank", "untimed", "training"],
+    },
 )
 def test_there_is_no_bandwidth_where_nothing_was_sent(asked, reason):
     assert bus_bandwidth.measure(asked) == Absent(reason)

@@ -13,7 +13,7 @@ from evaluator.traces.readers.read import read_folder
 from evaluator.traces.testing import Span, rank_trace
 from records.study import Environment
 from records.workload import Workload
-from tests.support.traces import SYNTHETIC
+from tests.support.traces import SYNTHETIC, named_cases
 
 CCL_BENCH = read_metrics_file(Path(__file__).parents[3] / "benchmarks" / "ccl_bench_metrics.py")
 PREFIX = "published_"
@@ -75,51 +75,57 @@ def test_the_synthetic_job_is_reported_as_the_toolkit_does(synthetic, name, repo
     assert synthetic[name] == pytest.approx(reported, rel=0.003)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("ranks", "expected"),
-    [
-        (
+    {
+        "step times are averaged over ranks": (
             [gpu(steps=[(1, 0, 100 * (1 + r))], rank=r) for r in range(3)],
             {"avg_step_time": 200e-9},
         ),
-        (
+        "kernels at a boundary count whole in both steps": (
             [gpu(kernel(0, 90), gather(90, 210), kernel(210, 300), steps=[(1, 0, 100)])],
             {"communication_fraction": 100 * 120 / 210},
         ),
-        (
+        "elementwise kernels that broadcast count as communication": (
             [gpu(kernel(0, 80), kernel(80, 100, "broadcast_gradient_kernel"))],
             {"communication_fraction": 20},
         ),
-        (
+        "hidden communication is not subtracted": (
             [gpu(kernel(0, 100), gather(20, 60))],
             {"total_communication_time": 40e-9, "compute_comm_overlap": 100},
         ),
-        ([gpu(kernel(0, 300), gather(90, 190), **LATE)], {"total_communication_time": 10e-9}),
-        (
+        "kernels after the hosts inner steps are lost in part": (
+            [gpu(kernel(0, 300), gather(90, 190), **LATE)],
+            {"total_communication_time": 10e-9},
+        ),
+        "kernels after the hosts inner steps are lost": (
             [gpu(gather(190, 290), **LATE)],
             {"total_communication_time": 0, "compute_comm_overlap": "the published tool gives -1"},
         ),
-        (
+        "of two steps the communication of the whole trace counts": (
             [gpu(gather(0, 300), steps=[(1, 0, 50), (2, 50, 100)])],
             {"total_communication_time": 150e-9},
         ),
-        (
+        "waiting hides an imbalance": (
             [
                 gpu(kernel(0, 100), gather(100, 1000)),
                 gpu(kernel(0, 900), gather(900, 1000), rank=1),
             ],
             {"load_imbalance_ratio": 1, "straggler": (900 - 100) / 900},
         ),
-        (
+        "an all gather is sized by one ranks part": (
             [gpu(gather(0, 10**9, group=RankGroup("0", (0, 1, 2, 3), 4), **PART))],
             {"bw_allgather": 0.75},
         ),
-        ([COPIED], {"memory_transfer_overhead": "", "average_memory_bandwidth": 10}),
-        (
+        "real copies are never counted": (
+            [COPIED],
+            {"memory_transfer_overhead": "", "average_memory_bandwidth": 10},
+        ),
+        "conversions are copies": (
             [gpu(kernel(0, 50), kernel(50, 100, "direct_copy_kernel_cuda"))],
             {"memory_transfer_overhead": 50},
         ),
-        (
+        "names decide what is bound by memory or a mixture": (
             [NAMED],
             {
                 "memory_bound_fraction": 60,
@@ -127,35 +133,20 @@ def test_the_synthetic_job_is_reported_as_the_toolkit_does(synthetic, name, repo
                 "dominant_kernel_concentration": 40,
             },
         ),
-        ([COVERED], {"mean_sm_coverage": 99.25, "compute_bound_fraction": ""}),
-        (
+        "coverage is weighted": (
+            [COVERED],
+            {"mean_sm_coverage": 99.25, "compute_bound_fraction": ""},
+        ),
+        "coverage of nsight systems is not weighted": (
             [replace(COVERED, source="nsys")],
             {"mean_sm_coverage": 62.5, "memory_bound_fraction": 1},
         ),
-        ([ENGINE], {"ttft": 500e-9, "tpot": 55e-9}),
-        (
+        "the engines steps are its times of tokens": ([ENGINE], {"ttft": 500e-9, "tpot": 55e-9}),
+        "xla traces are not read its way": (
             [replace(gpu(kernel(0, 10)), source="xla")],
             {"straggler": "how the published tool reads XLA traces is not restated here"},
         ),
-    ],
-    ids=[
-        "step times are averaged over ranks",
-        "kernels at a boundary count whole in both steps",
-        "elementwise kernels that broadcast count as communication",
-        "hidden communication is not subtracted",
-        "kernels after the hosts inner steps are lost in part",
-        "kernels after the hosts inner steps are lost",
-        "of two steps the communication of the whole trace counts",
-        "waiting hides an imbalance",
-        "an all gather is sized by one ranks part",
-        "real copies are never counted",
-        "conversions are copies",
-        "names decide what is bound by memory or a mixture",
-        "coverage is weighted",
-        "coverage of nsight systems is not weighted",
-        "the engines steps are its times of tokens",
-        "xla traces are not read its way",
-    ],
+    },
 )
 def test_each_definition_and_fault_is_restated(ranks, expected):
     found = answers(*ranks)

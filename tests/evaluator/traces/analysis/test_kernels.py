@@ -14,7 +14,7 @@ from evaluator.traces.analysis.kernels import (
 )
 from evaluator.traces.model import Activity, Device
 from evaluator.traces.testing import Span
-from tests.support.traces import job, value_of
+from tests.support.traces import job, named_cases, value_of
 
 GPU = Device(name="GPU")
 COMPUTE, COMMUNICATION, COPY, FILL, LAUNCH, SYNC, WAIT = map(
@@ -76,13 +76,12 @@ def test_copies_have_the_bandwidth_of_those_that_tell_their_bytes():
     assert table.rows[1].bytes_per_s is None
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("outer", "totals_s"),
-    [
-        (Span(COMPUTE, 0, 100, "outer"), {"outer": 20e-9, "addmm": 80e-9}),
-        (Span(COMMUNICATION, 0, 100, "outer"), {"outer": 100e-9, "addmm": 80e-9}),
-    ],
-    ids=["a call", "a transfer"],
+    {
+        "a call": (Span(COMPUTE, 0, 100, "outer"), {"outer": 20e-9, "addmm": 80e-9}),
+        "a transfer": (Span(COMMUNICATION, 0, 100, "outer"), {"outer": 100e-9, "addmm": 80e-9}),
+    },
 )
 def test_operators_of_a_host_count_without_those_that_they_call(outer, totals_s):
     table = top_kernels(traced(outer, Span(COMPUTE, 10, 90, "addmm"), device=None)).job

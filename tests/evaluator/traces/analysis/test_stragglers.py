@@ -13,7 +13,7 @@ from evaluator.traces.analysis.collectives import match
 from evaluator.traces.analysis.stragglers import align_clocks, imbalance, stragglers
 from evaluator.traces.model import Activity, Alignment, CollectiveKind, Device, RankGroup, TraceSet
 from evaluator.traces.testing import Span, rank_trace
-from tests.support.traces import PAIR, communication, job, value_of
+from tests.support.traces import PAIR, communication, job, named_cases, value_of
 
 REDUCE = CollectiveKind.ALL_REDUCE
 THREE = RankGroup("0", (0, 1, 2))
@@ -205,24 +205,24 @@ DP = [RankGroup("dp0", (0, 2), 2), RankGroup("dp1", (1, 3), 2)]
 CHAIN = [RankGroup("a", (0, 1), 2), RankGroup("b", (1, 2), 2), RankGroup("c", (2, 3), 2)]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("groups", "ahead_us", "offsets_us"),
-    [
-        (None, [0, 0, 250, 0], [0, 0, -250, 0]),
-        (None, [0, 3_000_000], [0, -3_000_000]),
-        (TP * 5 + DP, [0, 0, 700, 700], [0, 0, -700, -700]),
-        (CHAIN, [0, 100, 300, 600], [100, 0, -200, -500]),
-        (TP, [0, 0, 700, 700], [0, 0, 0, 0]),
-        (TP[:1], [0, 250, 250], [0, -250, 0]),
-    ],
-    ids=[
-        "the clock of most ranks is kept",
-        "one of two clocks is kept",
-        "few groups between hosts outweigh many within them",
-        "offsets carry over ranks that share no group",
-        "hosts that nothing connects keep their clocks",
-        "a rank that shares no collective keeps its clock",
-    ],
+    {
+        "the clock of most ranks is kept": (None, [0, 0, 250, 0], [0, 0, -250, 0]),
+        "one of two clocks is kept": (None, [0, 3_000_000], [0, -3_000_000]),
+        "few groups between hosts outweigh many within them": (
+            TP * 5 + DP,
+            [0, 0, 700, 700],
+            [0, 0, -700, -700],
+        ),
+        "offsets carry over ranks that share no group": (
+            CHAIN,
+            [0, 100, 300, 600],
+            [100, 0, -200, -500],
+        ),
+        "hosts that nothing connects keep their clocks": (TP, [0, 0, 700, 700], [0, 0, 0, 0]),
+        "a rank that shares no collective keeps its clock": (TP[:1], [0, 250, 250], [0, -250, 0]),
+    },
 )
 def test_offsets_are_against_the_clock_of_most(groups, ahead_us, offsets_us):
     traces = job_on_one_clock(len(ahead_us), groups=groups)
@@ -291,17 +291,16 @@ ROOTED = [
 ]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "traces",
-    [
-        job_on_one_clock(1),
-        job_on_one_clock(2, count=4),
-        job_on_one_clock(2, backend="gloo"),
-        job_on_one_clock(2, backend="cpu:gloo,cuda:nccl"),
-        job_on_one_clock(2, device=None, backend=None),
-        job(ROOTED, ROOTED, **ON_DEVICES),
-    ],
-    ids=["one rank", "few matches", "gloo", "gloo beside nccl", "on the host", "no such kind"],
+    {
+        "one rank": job_on_one_clock(1),
+        "few matches": job_on_one_clock(2, count=4),
+        "gloo": job_on_one_clock(2, backend="gloo"),
+        "gloo beside nccl": job_on_one_clock(2, backend="cpu:gloo,cuda:nccl"),
+        "on the host": job_on_one_clock(2, device=None, backend=None),
+        "no such kind": job(ROOTED, ROOTED, **ON_DEVICES),
+    },
 )
 def test_where_nothing_tells_of_clocks_nothing_is_done(traces):
     traces = skewed(traces, [90 * US] * len(traces.ranks))

@@ -7,7 +7,7 @@ from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_traces
 from tests.support.kineto import GLOO_THREAD, NCCL, kernel, launch, span, trace_of, write
-from tests.support.traces import value_of
+from tests.support.traces import named_cases, value_of
 
 GROUP = {
     "Group size": 2,
@@ -209,20 +209,18 @@ def in_turn(numbers):
 ONE_SCATTER = [c10d("_reduce_scatter_base_", 3, [100, 200], 2), gloo("all_reduce", 9, 200, 3)]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("events", "kinds", "sizes"),
-    [
-        (in_turn(range(10, 16)), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
-        (in_turn([0] * 6), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
-        ([gloo("all_reduce", 0, 300, 1), *ONE_SCATTER], [REDUCE, SCATTER], [1200, 800]),
-        ([kernel("gemm", 0, 1), *ONE_SCATTER], [SCATTER], [800]),
-    ],
-    ids=[
-        "numbered",
-        "without numbers",
-        "spans of calls before the profile do not shift the others",
-        "of a job on devices",
-    ],
+    {
+        "numbered": (in_turn(range(10, 16)), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
+        "without numbers": (in_turn([0] * 6), [REDUCE, SCATTER, GATHER], [1200, 800, 800]),
+        "spans of calls before the profile do not shift the others": (
+            [gloo("all_reduce", 0, 300, 1), *ONE_SCATTER],
+            [REDUCE, SCATTER],
+            [1200, 800],
+        ),
+        "of a job on devices": ([kernel("gemm", 0, 1), *ONE_SCATTER], [SCATTER], [800]),
+    },
 )
 def test_reduce_scatters_of_gloo_are_told_from_its_all_reduces(tmp_path, events, kinds, sizes):
     trace = trace_of(tmp_path, *events, distributed=ONE_GROUP)

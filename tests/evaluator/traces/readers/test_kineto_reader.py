@@ -23,16 +23,16 @@ from tests.support.kineto import (
     trace_of,
     write,
 )
-from tests.support.traces import pieces
+from tests.support.traces import named_cases, pieces
 
 MATMUL = span("cpu_op", "aten::matmul", 0, 100)
 ON_GLOO = {"tid": GLOO_THREAD}
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("events", "computing", "communicating"),
-    [
-        (
+    {
+        "gloo spans communicate and aten operators compute": (
             [
                 span("cpu_op", "aten::mm", 10, 5),
                 span("cpu_op", "AddmmBackward0", 0, 90),
@@ -42,7 +42,7 @@ ON_GLOO = {"tid": GLOO_THREAD}
             [(10, 15)],
             [(12, 20)],
         ),
-        (
+        "what gloo threads copy is not compute": (
             [
                 thread_name(GLOO_THREAD, "thread 2 (python3)"),
                 span("cpu_op", "aten::copy_", 10, 5, **ON_GLOO),
@@ -52,12 +52,12 @@ ON_GLOO = {"tid": GLOO_THREAD}
             [(30, 35)],
             [],
         ),
-        (
+        "waiting inside an operator is not compute": (
             [MATMUL, span("cpu_op", "_c10d_functional::wait_tensor", 10, 80)],
             [(0, 10), (90, 100)],
             [],
         ),
-        (
+        "a wait does not stop another thread from computing": (
             [
                 MATMUL,
                 span("cpu_op", "c10d::allreduce_", 10, 80),
@@ -66,25 +66,17 @@ ON_GLOO = {"tid": GLOO_THREAD}
             [(0, 10), (20, 30), (90, 100)],
             [],
         ),
-        (
+        "point to point spans communicate on the thread that posts them": (
             [span("user_annotation", "gloo:send", 0, 20), span("cpu_op", "aten::mm", 5, 10)],
             [(5, 15)],
             [(0, 20)],
         ),
-        (
+        "a gloo job on devices communicates on the host": (
             [kernel("gemm", 0, 10), span("user_annotation", "gloo:all_reduce", 20, 10, **ON_GLOO)],
             [(0, 10)],
             [(20, 30)],
         ),
-    ],
-    ids=[
-        "gloo spans communicate and aten operators compute",
-        "what gloo threads copy is not compute",
-        "waiting inside an operator is not compute",
-        "a wait does not stop another thread from computing",
-        "point to point spans communicate on the thread that posts them",
-        "a gloo job on devices communicates on the host",
-    ],
+    },
 )
 def test_of_a_gloo_job_operators_compute_and_spans_of_gloo_communicate(
     tmp_path, events, computing, communicating
@@ -333,26 +325,25 @@ def test_relative_times_count_from_the_base_wherever_it_stands(tmp_path, base_fi
     )
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("events", "duration_us", "caveat"),
-    [
-        (
+    {
+        "what lasts less than nothing is an instant and counted": (
             [kernel("a", 10, -3), kernel("a", 5, 1)],
             [1, 0],
             ["1 events have a negative duration: they count as instants"],
         ),
-        ([kernel("a", 0, 12), kernel("b", 10, 5)], [12, 5], []),
-        (
+        "kernels that overlap a little are left alone": (
+            [kernel("a", 0, 12), kernel("b", 10, 5)],
+            [12, 5],
+            [],
+        ),
+        "work that begins before its launch is counted": (
             [launch(9, 5), kernel("a", 3, 9, correlation=5)],
             [9, 1],
             ["1 spans begin before they were launched"],
         ),
-    ],
-    ids=[
-        "what lasts less than nothing is an instant and counted",
-        "kernels that overlap a little are left alone",
-        "work that begins before its launch is counted",
-    ],
+    },
 )
 def test_faulty_times_are_repaired_and_counted(tmp_path, events, duration_us, caveat):
     trace = trace_of(tmp_path, *events, distributed=NCCL)
@@ -396,10 +387,10 @@ LAUNCHED = [
 ]
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("events", "top", "steps", "host_steps"),
-    [
-        (
+    {
+        "device steps reach over all streams and win over host steps": (
             [
                 *(kernel("a", 100, 10), mark("ProfilerStep#4", 0, 90)),
                 *(on_stream(4, 100, 30, 7), on_stream(4, 95, 20, 8)),
@@ -408,19 +399,19 @@ LAUNCHED = [
             [(4, 95, 130)],
             [(4, 0, 90)],
         ),
-        (
+        "host steps serve where the device has none": (
             [mark("ProfilerStep#11", 100, 50), mark("ProfilerStep#9", 0, 50)],
             {},
             [(9, 0, 50), (11, 100, 150)],
             None,
         ),
-        (
+        "work that was launched in a step belongs to it however late it runs": (
             [mark("ProfilerStep#1", 0, 50), mark("ProfilerStep#2", 50, 50), *LAUNCHED],
             {"distributed": NCCL},
             [(1, 30, 85), (2, 110, 120)],
             [(1, 0, 50), (2, 50, 100)],
         ),
-        (
+        "a step recorded on a stream reaches over all work that was launched in it": (
             [
                 *(mark("ProfilerStep#1", 0, 50), on_stream(1, 40, 5, 20)),
                 *(launch(10, 5), kernel("a", 20, 60, correlation=5)),
@@ -429,14 +420,19 @@ LAUNCHED = [
             [(1, 20, 80)],
             [(1, 0, 50)],
         ),
-        (
+        "the host's windows stand where no launch is known": (
             [mark("ProfilerStep#1", 0, 50), kernel("a", 20, 60)],
             {"distributed": NCCL},
             [(1, 0, 50)],
             None,
         ),
-        ([span("Operator", "ProfilerStep#5", 0, 9)], {}, [(5, 0, 9)], None),
-        (
+        "steps of 2021 are operators": (
+            [span("Operator", "ProfilerStep#5", 0, 9)],
+            {},
+            [(5, 0, 9)],
+            None,
+        ),
+        "what an engine nests in a step is no step": (
             [
                 mark("step[EXTEND bs=1 toks=9]", 0, 20),
                 mark("step[DECODE bs=1]", 5, 5),
@@ -446,23 +442,13 @@ LAUNCHED = [
             [(0, 0, 20)],
             None,
         ),
-        (
+        "steps that have numbers win": (
             [mark("step[DECODE bs=1]", 5, 5), mark("ProfilerStep#3", 0, 20)],
             {},
             [(3, 0, 20)],
             None,
         ),
-    ],
-    ids=[
-        "device steps reach over all streams and win over host steps",
-        "host steps serve where the device has none",
-        "work that was launched in a step belongs to it however late it runs",
-        "a step recorded on a stream reaches over all work that was launched in it",
-        "the host's windows stand where no launch is known",
-        "steps of 2021 are operators",
-        "what an engine nests in a step is no step",
-        "steps that have numbers win",
-    ],
+    },
 )
 def test_steps_are_where_their_work_is_else_where_they_are_marked(
     tmp_path, events, top, steps, host_steps

@@ -14,7 +14,7 @@ from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.nsys.reader import read_devices
-from tests.support.traces import pieces
+from tests.support.traces import named_cases, pieces
 
 
 def named(trace, activity):
@@ -389,21 +389,20 @@ def test_a_path_with_characters_of_an_address_is_read(nsys, tmp_path):
     assert len(read_devices(odd)) == 1
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "statements",
-    [
-        [f"CREATE VIEW {KERNELS} AS SELECT * FROM other"],
-        [
+    {
+        "of another table": [f"CREATE VIEW {KERNELS} AS SELECT * FROM other"],
+        "without end": [
             f"CREATE VIEW {KERNELS} AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1"
             " FROM c) SELECT n AS start, n + 1 AS [end] FROM c"
         ],
-        [
+        "listed as a table": [
             f"CREATE VIEW {KERNELS} AS SELECT * FROM {KERNELS}",
             "PRAGMA writable_schema = ON",
             f"UPDATE sqlite_master SET type = 'table' WHERE name = '{KERNELS}'",
         ],
-    ],
-    ids=["of another table", "without end", "listed as a table"],
+    },
 )
 def test_a_view_in_place_of_a_table_is_not_read(nsys, statements):
     path = changed(nsys, f"ALTER TABLE {KERNELS} RENAME TO other", *statements)
@@ -411,14 +410,14 @@ def test_a_view_in_place_of_a_table_is_not_read(nsys, statements):
         read_devices(path)
 
 
-@pytest.mark.parametrize(
+@named_cases(
     "statement",
-    [
-        f"ALTER TABLE {KERNELS} ADD COLUMN graphId AS (length(hex(zeroblob(100000000))))",
-        f"CREATE TRIGGER t AFTER INSERT ON {KERNELS} BEGIN DELETE FROM {KERNELS}; END",
-        f"INSERT INTO StringIds VALUES (99, '{'x' * 3_000_000}')",
-    ],
-    ids=["a column that is computed when read", "a trigger", "a long text that names nothing"],
+    {
+        "a column that is computed when read": f"ALTER TABLE {KERNELS} ADD COLUMN"
+        " graphId AS (length(hex(zeroblob(100000000))))",
+        "a trigger": f"CREATE TRIGGER t AFTER INSERT ON {KERNELS} BEGIN DELETE FROM {KERNELS}; END",
+        "a long text that names nothing": f"INSERT INTO StringIds VALUES (99, '{'x' * 3_000_000}')",
+    },
 )
 def test_what_else_a_database_may_hold_changes_nothing(nsys, statement):
     assert len(read_devices(changed(nsys, statement))) == 1

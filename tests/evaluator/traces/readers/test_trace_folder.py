@@ -17,7 +17,7 @@ from evaluator.traces.readers.cache import cache_path
 from evaluator.traces.readers.files import LARGE_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import NoTraceError
 from evaluator.traces.readers.read import read_folder, read_in_processes
-from tests.support.traces import GLOO, SYNTHETIC, read
+from tests.support.traces import GLOO, SYNTHETIC, named_cases, read
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "dur": 100}
 NOW_NS = 1_790_000_000_000_000_000
@@ -146,31 +146,30 @@ def test_a_folder_without_traces_says_what_is_there_instead(tmp_path):
 HOUR_NS = 3600 * 10**9
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("one", "other", "message"),
-    [
-        (
+    {
+        "one rank twice": (
             ("a.json", {"rank": 0, "world_size": 2}),
             ("b.json", {"rank": 0, "world_size": 2}),
             r"b\.json: holds rank 0, and so does .*a\.json.*separate",
         ),
-        (
+        "other sizes": (
             ("a.json", {"rank": 0, "world_size": 2}),
             ("b.json", {"rank": 1, "world_size": 4}),
             r"b\.json: is of a job of 4 ranks, .*a\.json of one of 2",
         ),
-        (
+        "a rank that the job cannot have": (
             ("rank0.json", {"rank": 0, "world_size": 2}),
             ("rank7.json", {}),
             r"rank7\.json: is of rank 7, .*of a job of 2 ranks",
         ),
-        (
+        "other times": (
             ("rank0.json", {"rank": 0, "world_size": 2}),
             ("rank1.json", {"rank": 1, "world_size": 2, "base_ns": NOW_NS + HOUR_NS}),
             r"rank1\.json: begins 3598 s after rank0\.json ended",
         ),
-    ],
-    ids=["one rank twice", "other sizes", "a rank that the job cannot have", "other times"],
+    },
 )
 def test_what_is_no_single_run_is_refused(tmp_path, one, other, message):
     for name, told in (one, other):

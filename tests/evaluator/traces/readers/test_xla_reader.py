@@ -17,7 +17,7 @@ from evaluator.traces.readers.xla.reader import (
     read_devices,
     result_bytes,
 )
-from tests.support.traces import DATA, pieces, value_of
+from tests.support.traces import DATA, named_cases, pieces, value_of
 from tests.support.xla import named, span
 
 JAX_CPU = DATA / "xla" / "jax_cpu_4dev.trace.json.gz"
@@ -267,15 +267,14 @@ def steps_of(read_tpus, *events):
     return trace.steps.number.tolist(), trace.steps.start_ns.tolist(), trace.host_steps
 
 
-@pytest.mark.parametrize(
+@named_cases(
     ("events", "numbers", "start_us", "host_numbers"),
-    [
-        ([*FRAMES, *MARKS, *MODULES, *LINE], [7, 8], [0, 10], [7, 8]),
-        ([*FRAMES, *MARKS, *MODULES], [0, 1], [1, 11], [0, 1]),
-        ([*FRAMES, *MARKS], [3, 4], [30, 40], [3, 4]),
-        (FRAMES, [0, 1], [0, 10], [0, 1]),
-    ],
-    ids=["the line of steps", "runs of its function", "what is numbered", "frames of functions"],
+    {
+        "the line of steps": ([*FRAMES, *MARKS, *MODULES, *LINE], [7, 8], [0, 10], [7, 8]),
+        "runs of its function": ([*FRAMES, *MARKS, *MODULES], [0, 1], [1, 11], [0, 1]),
+        "what is numbered": ([*FRAMES, *MARKS], [3, 4], [30, 40], [3, 4]),
+        "frames of functions": (FRAMES, [0, 1], [0, 10], [0, 1]),
+    },
 )
 def test_steps_are_taken_in_the_order_of_how_sure_they_are(
     read_tpus, events, numbers, start_us, host_numbers

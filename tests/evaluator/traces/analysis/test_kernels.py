@@ -294,43 +294,13 @@ def causes(*spans, **changed):
     return [tuple(step) for step in zip(*(column.tolist() for column in columns), strict=True)]
 
 
-TWO = [(1, 0, 50), (2, 50, 100)]
-SYNCED = [call(0, 1, 1), work(1, 20, 1), Span(SYNC, 5, 22, lane=9)]
-
-
-@pytest.mark.parametrize(
-    ("spans", "steps", "expected"),
-    [
-        ([call(0, 10, 1), work(0, 5, 0), work(40, 100, 1)], 1, [(30, 0, 5, 0)]),
-        (
-            [call(0, 1, 1), work(0, 20, 1), call(60, 70, 2), work(70, 100, 2)],
-            1,
-            [(0, 0, 50, 0)],
-        ),
-        (
-            [*SYNCED, call(60, 70, 2), work(75, 100, 2)],
-            1,
-            [(5, 50, 1, 0)],
-        ),
-        ([call(0, 1, 1), work(1, 20, 1), work(50, 100, 0)], 1, [(0, 0, 1, 30)]),
-        ([call(0, 0, 1), work(0, 20, 1)], 1, [(0, 0, 80, 0)]),
-        (
-            [call(0, 1, 1), work(1, 20, 1), call(60, 70, 2), work(80, 100, 2)],
-            2,
-            [(0, 0, 31, 0), (10, 0, 20, 0)],
-        ),
-    ],
-    ids=[
-        "work that was handed over waits",
-        "a device that was handed nothing waits for the host",
-        "a device that ran dry while the host waited for it idles for that",
-        "idling before work of unknown launch has no cause",
-        "what follows the last work waits for the host",
-        "causes are told step by step",
-    ],
-)
-def test_a_device_is_idle_for_a_cause(spans, steps, expected):
-    assert causes(*spans, steps=TWO if steps == 2 else [(0, 0, 100)]) == expected
+def test_a_device_is_idle_for_a_cause_step_by_step():
+    spans = [call(0, 1, 1), work(1, 20, 1), Span(SYNC, 5, 22, lane=9), call(60, 70, 2)]
+    spans += [work(75, 80, 2), work(90, 100, 0)]
+    assert causes(*spans) == [(5, 50, 1, 10)]
+    steps = [(1, 0, 50), (2, 50, 100)]
+    found = causes(call(0, 1, 1), work(1, 20, 1), call(60, 70, 2), work(80, 100, 2), steps=steps)
+    assert found == [(0, 0, 31, 0), (10, 0, 20, 0)]
 
 
 def test_waiting_for_the_host_is_a_share_of_the_step():

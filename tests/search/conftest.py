@@ -4,7 +4,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from policies.space import Space
-from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
@@ -191,24 +190,14 @@ def traced_store(tmp_path) -> Callable[..., Path]:
     """
 
     def make(study: Study | None = None, folder: str = "") -> Path:
-        store = Store(tmp_path / "traced")
-        store.create("20260101-000000-aaaa", study or testing.study(), "test")
         paths = sorted(GLOO.glob("*.gz"))
         seen = Evidence(traces=read_traces(paths))
         read = {"breakdown": breakdown(seen.split), "diagnosis": diagnose(seen)}
-        kept = tuple(store.artifacts.keep(path, f"{folder}{path.name}") for path in paths)
-        outcomes = (replace(testing.measured(), **read, artifacts=kept),)
-        for trial in testing.history(*outcomes, testing.failed()):
-            intent = PendingTrial(
-                ordinal=trial.ordinal,
-                policy=trial.policy,
-                started_at=trial.started_at,
-                exchange=None,
-            )
-            with store.lock("20260101-000000-aaaa"):
-                store.begin("20260101-000000-aaaa", intent, None)
-                store.finish("20260101-000000-aaaa", trial)
-        store.close()
+        with closing(Store(tmp_path / "traced")) as store:
+            kept = tuple(store.artifacts.keep(path, f"{folder}{path.name}") for path in paths)
+            traced = replace(testing.measured(), **read, artifacts=kept)
+            trials = testing.history(traced, testing.failed()).trials
+            store.add_study("20260101-000000-aaaa", study or testing.study(), "test", trials)
         return store.root
 
     return make

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -133,18 +133,15 @@ def tool_uses(*inputs: object, name: str = "submit_policy") -> ScriptedReply:
 def submission(
     code: str, *, rationale: str = "because", expected_speedup: object = 1.1
 ) -> ScriptedReply:
-    """A message that submits a policy."""
     given = {"rationale": rationale, "expected_speedup": expected_speedup, "code": code}
     return tool_use(given)
 
 
 def text(words: str, *, stop_reason: str = "end_turn") -> ScriptedReply:
-    """A message of text only."""
     return message({"type": "text", "text": words}, stop_reason=stop_reason)
 
 
 def refusal(category: str = "frontier_llm") -> ScriptedReply:
-    """A refusal, which comes without content."""
     details = {"type": "refusal", "category": category, "explanation": None}
     return message(stop_reason="refusal", stop_details=details)
 
@@ -163,12 +160,10 @@ def fault(
 
 
 def tool_refused() -> ScriptedReply:
-    """The error of a model that takes no tools."""
     return fault(400, "this model does not support tools")
 
 
 def prompt_too_long() -> ScriptedReply:
-    """The error of a model that cannot hold the prompt."""
     return fault(400, "prompt is too long: 250000 tokens > 200000 maximum")
 
 
@@ -178,27 +173,22 @@ def cut(reply: ScriptedReply) -> ScriptedReply:
 
 
 def dropped_connection() -> ScriptedReply:
-    """No answer: the connection ends after the request was read."""
     return ScriptedReply(dropped=True)
 
 
 def truncated(reply: ScriptedReply) -> ScriptedReply:
-    """The same answer with only the first half of its body, announced as if it were whole."""
     return replace(reply, truncated=True)
 
 
 def interrupted(reply: ScriptedReply) -> ScriptedReply:
-    """The same answer, whose connection ends after half of its body."""
     return replace(reply, interrupted=True)
 
 
 def stalled(reply: ScriptedReply) -> ScriptedReply:
-    """The same answer, of which nothing comes after half of its body."""
     return replace(reply, stalled=True)
 
 
 def slow(reply: ScriptedReply, delay_s: float) -> ScriptedReply:
-    """The same answer after a wait."""
     return replace(reply, delay_s=delay_s)
 
 
@@ -272,7 +262,6 @@ class ScriptedMessagesServer:
 
     @property
     def url(self) -> str:
-        """Base URL for a client."""
         return f"http://127.0.0.1:{self._http.server_port}"
 
     def __enter__(self) -> Self:
@@ -605,13 +594,15 @@ def past(count: int) -> History:
     best, worst = (history.ranked[0], history.ranked[-1]) if history.ranked else (None, None)
     if best is None or worst is None or best is worst:
         return history
+    slow = worst.ordinal > best.ordinal
+    ratio, low, high = (1.25, 1.2, 1.3) if slow else (0.8, 0.77, 0.83)
     race = RaceResult(
         challenger=max(best.ordinal, worst.ordinal),
         incumbent=min(best.ordinal, worst.ordinal),
-        verdict="slow" if worst.ordinal > best.ordinal else "fast",
-        ratio=1.25 if worst.ordinal > best.ordinal else 0.8,
-        ratio_low=1.2 if worst.ordinal > best.ordinal else 0.77,
-        ratio_high=1.3 if worst.ordinal > best.ordinal else 0.83,
+        verdict="slow" if slow else "fast",
+        ratio=ratio,
+        ratio_low=low,
+        ratio_high=high,
     )
     return replace(history, races=(race,))
 
@@ -630,12 +621,12 @@ def _self_test(first: Trial) -> tuple[Repeat, ...]:
     """Launches of the first trial again, which differ by a few percent."""
     step_s = first.outcome.metric("step_time") if isinstance(first.outcome, Measured) else None
     return tuple(
-        Repeat(
+        relaunch(
+            0,
+            measured((step_s or 1.0) * factor, others_share=0.1),
+            number,
             series=1,
-            round=number,
-            ordinal=0,
             purpose=Purpose.SELF_TEST,
-            outcome=measured((step_s or 1.0) * factor, others_share=0.1),
         )
         for number, factor in enumerate((1.01, 0.99, 1.03, 0.98))
     )
@@ -698,17 +689,9 @@ def measured(
 
 
 def _conditions(others_share: float) -> Conditions:
-    return Conditions(
-        load_average=None,
-        others_cpu_share=others_share,
-        steal_share=None,
-        cpu_pressure_share=None,
-        memory_pressure_share=None,
-        io_pressure_share=None,
-        available_memory_bytes=None,
-        cpu_clock_hz=None,
-        cpu_temperature_celsius=None,
-    )
+    required = (field.name for field in fields(Conditions) if field.default is MISSING)
+    told: dict[str, Any] = {**dict.fromkeys(required), "others_cpu_share": others_share}
+    return Conditions(**told)
 
 
 def diagnosis(step_s: float, *, memory_gib: float = 40.0) -> Diagnosis:
@@ -743,12 +726,10 @@ def diagnosis(step_s: float, *, memory_gib: float = 40.0) -> Diagnosis:
 
 
 def failed(kind: FailureKind, message: str, *, stage: Stage = Stage.LAUNCH) -> Failed:
-    """A failure."""
     return Failed(stage=stage, kind=kind, message=message)
 
 
 def out_of_memory() -> Failed:
-    """The most common one."""
     return failed(FailureKind.OUT_OF_MEMORY, "out of memory: tried to get 2 GiB")
 
 

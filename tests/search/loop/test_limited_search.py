@@ -4,24 +4,16 @@ from dataclasses import replace
 
 from evaluator.objective import scoring_of
 from policies.space import Space
-from records.study import Budget, Measure
+from records.study import Budget
 from records.trial import FailureKind, Score
 from search.llm.prompt import PromptWriter
 from search.loop.leader import study_leader
 from search.report.summary import StudyRecord, report_lines
 from tests.support.evaluator import Fails, Takes
+from tests.support.search import ONCE
 
 BUDGET = Budget(trials=4, patience=9)
-RACING = Measure(
-    infrastructure_retries=0,
-    self_test_rounds=0,
-    race_rounds=2,
-    confirm_top=2,
-    confirm_rounds=4,
-    max_confirm_rounds=4,
-    profiled_steps=0,
-    together="never",
-)
+RACING = replace(ONCE, race_rounds=2, confirm_top=2, confirm_rounds=4, max_confirm_rounds=4)
 TABLE = {
     0: Takes(step_time_s=0.50, peak_memory_bytes=100 << 10),
     1: Takes(step_time_s=0.10, peak_memory_bytes=900 << 10),

@@ -1,18 +1,17 @@
 """A study on record is scored by another objective without a launch, and says that it was."""
 
 import json
-from dataclasses import dataclass
-from pathlib import Path
+from contextlib import closing
 from random import Random
 
 import pytest
 
-from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget
-from records.trial import FailureKind, Repeat
+from records.trial import FailureKind
 from tests.support import records as testing
 from tests.support.evaluator import Fails, Takes
+from tests.support.search import relaunch
 
 STUDY_ID = "20260101-000000-aaaa"
 
@@ -24,34 +23,16 @@ TABLE = {
 }
 
 
-@dataclass(frozen=True)
-class OnRecord:
-    root: Path
-
-
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory):
     """A store with a trial for each row of the table; 1 was launched four times more."""
     study = testing.study()
-    store = Store(tmp_path_factory.mktemp("scored"))
-    store.create(STUDY_ID, study, "test")
-    outcomes = {n: ending.outcome(study, 0, Random(0)) for n, ending in TABLE.items()}
-    for trial in testing.history(*outcomes.values()):
-        intent = PendingTrial(
-            ordinal=trial.ordinal,
-            policy=trial.policy,
-            started_at=trial.started_at,
-            exchange=None,
-        )
-        store.begin(STUDY_ID, intent, None)
-        store.finish(STUDY_ID, trial)
-    store.repeat(
-        STUDY_ID,
-        *(Repeat(series=4, round=n, ordinal=1, outcome=outcomes[1]) for n in range(4)),
-    )
-    store.update(STUDY_ID, status="finished")
-    store.close()
-    return OnRecord(store.root)
+    outcomes = [ending.outcome(study, 0, Random(0)) for ending in TABLE.values()]
+    again = [relaunch(1, outcomes[1], n, series=4) for n in range(4)]
+    with closing(Store(tmp_path_factory.mktemp("scored"))) as store:
+        store.add_study(STUDY_ID, study, "test", testing.history(*outcomes).trials, again)
+        store.update(STUDY_ID, status="finished")
+    return store
 
 
 def told(cclsearch, made, *arguments):

@@ -5,7 +5,7 @@ import signal
 import socket
 import subprocess
 import time
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from subprocess import PIPE
 
@@ -84,25 +84,16 @@ def test_the_session_has_its_priority_again_when_the_service_has_ended(tmp_path)
         shell.stdin.close()
 
 
-def test_a_second_service_of_a_store_is_refused(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("sys.argv", ["cclsearch", "serve", "--port", "0", "--store", str(tmp_path)])
-    with lock_store(tmp_path), pytest.raises(SystemExit) as left:
-        main()
-
-    assert left.value.code == 4
-    assert "another service serves" in capsys.readouterr().err
-
-
-def test_a_port_in_use_is_told_in_one_line(tmp_path, capsys, monkeypatch):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+def test_a_second_service_and_a_port_in_use_are_refused_in_one_line(tmp_path, capsys, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as taken, ExitStack() as locked:
         port = str(taken.getsockname()[1])
-        monkeypatch.setattr(
-            "sys.argv", ["cclsearch", "serve", "--port", port, "--store", str(tmp_path)]
-        )
-        with pytest.raises(SystemExit) as left:
-            main()
-
-    said = capsys.readouterr().err
-    assert left.value.code == 4
-    assert said.count("\n") == 1
-    assert f"port {port}" in said and "--port" in said
+        serve = ["cclsearch", "serve", "--store", str(tmp_path), "--port", port]
+        monkeypatch.setattr("sys.argv", serve)
+        for words in (f"port {port}: Address already in use; give another with --port", "another"):
+            with pytest.raises(SystemExit) as left:
+                main()
+            said = capsys.readouterr().err
+            assert (left.value.code, said.count("\n")) == (4, 1)
+            assert words in said
+            if words != "another":  # now the store is taken, too
+                locked.enter_context(lock_store(tmp_path))

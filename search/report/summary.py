@@ -17,6 +17,7 @@ from evaluator.timing.decision import Verdict
 from records.llm_exchange import ModelUse
 from records.store.rows import StudyRow
 from records.store.store import Store
+from records.study import Measure
 from records.trial import Failed, FailureKind, History, Purpose, Trial
 from search.loop.budget import launches_used
 from search.loop.leader import left_out_rounds, study_leader
@@ -111,7 +112,7 @@ def print_lines(lines: Iterable[Line]) -> None:
 
 def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
-    study, noise = record.row.study, finding.noise
+    study = record.row.study
     # Faults of a search by another tool, as far as its record shows them.
     faults = audit(study, record.history, ()) if study.searched_elsewhere else ()
     left_out = format_count(record.left_out_count, "disturbed round")
@@ -128,11 +129,9 @@ def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> 
             if record.left_out_count
             else []
         ),
-        *_lines("noise", noise_words(noise, study.measure) if noise else None),
-        *(("compared", race_words(race)) for race in finding.races),
+        *judged_lines(finding, study.measure),
         *_lines("baseline", baseline_words(study, record.history)),
         *result_lines(finding, record),
-        *(("front", words) for words in front_words(finding.front, record.history)),
         *(("fault", fault.words) for fault in faults),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
@@ -180,13 +179,23 @@ def failures_words(count: int, ordinal: int, first: Failed) -> str:
     return f"{count} {first.kind}{whose}; first in trial {ordinal}: {cause}"
 
 
+def judged_lines(finding: StudyResult, measure: Measure) -> list[Line]:
+    """How noisy launches are, and how every race ended."""
+    noise = finding.noise
+    return [
+        *_lines("noise", noise_words(noise, measure) if noise else None),
+        *(("compared", race_words(race)) for race in finding.races),
+    ]
+
+
 def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
     """The best with its evidence; the history may lack trials that the finding does not name."""
+    front = [("front", words) for words in front_words(finding.front, record.history)]
     winner = None if finding.winner is None else record.history.find(finding.winner)
     if winner is None or finding.result is None:
         limited = "every measured configuration breaks a limit"
         why = limited if record.history.measured else "no configuration could be measured"
-        return [("best", f"none, because {why}")]
+        return [("best", f"none, because {why}"), *front]
     study = record.row.study
     settings = settings_words(winner.config, study) if winner.config is not None else ""
     diagnosis = diagnosis_of(winner.outcome)
@@ -204,6 +213,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
             ("unreliable", f"trial {ordinal} failed when it was repeated")
             for ordinal in finding.unreliable
         ),
+        *front,
     ]
 
 

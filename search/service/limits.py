@@ -4,7 +4,6 @@ import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address, ip_address, ip_network
 from threading import Lock
@@ -25,24 +24,19 @@ class Rates:
         self, *, per_s: float, burst: int, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._per_s, self._burst, self._clock = per_s, burst, clock
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        """By caller, what is left and when it was that much; the most recent last."""
 
     def allow(self, who: str) -> bool:
         """Count a request of this caller; return whether it is allowed."""
         now_s = self._clock()
-        bucket = self._buckets.pop(who, None) or _Bucket(float(self._burst), now_s)
-        left = min(self._burst, bucket.left + (now_s - bucket.at_s) * self._per_s)
+        before, at_s = self._buckets.pop(who, (self._burst, now_s))
+        left = min(self._burst, before + (now_s - at_s) * self._per_s)
         allowed = left >= 1
-        self._buckets[who] = _Bucket(left - 1 if allowed else left, now_s)
+        self._buckets[who] = left - 1 if allowed else left, now_s
         while len(self._buckets) > MOST_CALLERS:
             self._buckets.popitem(last=False)
         return allowed
-
-
-@dataclass(frozen=True, slots=True)
-class _Bucket:
-    left: float
-    at_s: float
 
 
 def address_of(scope: Scope) -> str:

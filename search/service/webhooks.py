@@ -94,12 +94,10 @@ class WebhookSender:
         while not self._ended.is_set():
             try:
                 with closing(RunTable(self._table)) as table:
-                    while not self._ended.is_set():
-                        self.deliver_due(table)
-                        self._ended.wait(POLL_EVERY_S)
+                    self.deliver_due(table)
             except (CclsearchError, OSError) as error:
                 self.fault = str(error)
-                self._ended.wait(POLL_EVERY_S)
+            self._ended.wait(POLL_EVERY_S)
 
     def deliver_due(self, table: RunTable) -> None:
         """Attempt the deliveries that are due; skip an address after its first failure."""

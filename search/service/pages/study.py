@@ -20,9 +20,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, History
 from search.loop.budget import cost_usd, with_price
-from search.loop.study_result import final_result
+from search.loop.study_result import StudyResult, final_result
 from search.report.question import question_facts, work_facts
-from search.report.summary import Line, StudyRecord, failures_words, result_lines
+from search.report.summary import Line, StudyRecord, failures_words, judged_lines, result_lines
 from search.service.access import Reader, Submitter, TheService
 from search.service.api.studies import (
     MoreTrials,
@@ -34,14 +34,12 @@ from search.service.api.studies import (
     study_page,
 )
 from search.service.data import MOST_MARKS
+from search.service.events import line_start
 from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
 from search.views.format import format_elapsed, one_line, read_instant
 from search.views.study import (
-    front_words,
-    noise_words,
     objective_words,
-    race_words,
     use_words,
 )
 
@@ -49,7 +47,8 @@ router = APIRouter(include_in_schema=False)
 
 ON_A_PAGE = 25
 STATUSES = get_args(Status)
-MOST_RACES = 50
+MOST_JUDGED = 50
+JUDGED = frozenset({"noise", "race"})
 TAIL_BYTES = 1 << 18
 MOST_EVENTS, SHOWN_EVENTS = 200, 60
 WORDS_CHARS = 400
@@ -85,18 +84,23 @@ class Event(BaseModel):
     stop_reason: str = ""
 
     @property
+    def kind(self) -> str:
+        """What it is about; empty where it is not listed."""
+        return KINDS.get(self.event, "")
+
+    @property
     def line(self) -> str:
         """The event as text: the line of the terminal, where it prints one."""
+        words = self.words
         match self.event:
             case "study_started":
-                return self.why or "the search began"
+                words = self.why or "the search began"
             case "trial_started":
                 why = f": {self.rationale}" if self.rationale else ""
-                return f"trial {self.ordinal} is proposed by {self.author}{why}"
+                words = f"trial {self.ordinal} is proposed by {self.author}{why}"
             case "finished":
-                return f"the search ended: {self.stop_reason}"
-            case _:
-                return self.words
+                words = f"the search ended: {self.stop_reason}"
+        return one_line(words, WORDS_CHARS)
 
     @property
     def tone(self) -> str:
@@ -110,15 +114,6 @@ class Event(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventLine:
-    """An event as text; `kind` is what it is about, `tone` how it is shown."""
-
-    kind: str
-    words: str
-    tone: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveStatus:
     """What is under way, the latest events with the newest first, and where the file ends.
 
@@ -127,7 +122,7 @@ class LiveStatus:
 
     running: tuple[Event, ...] = ()
     repeating: str = ""
-    events: tuple[EventLine, ...] = ()
+    events: tuple[Event, ...] = ()
     end: int = 0
 
 
@@ -169,10 +164,8 @@ def one_study_page(at: OneStudy) -> Response:
     found = study_full(row, at.service)
     events = at.service.events(row.id)
     goes_on = found.status in UNDER_WAY
-    now = live_status(events)
-    judged = _judged_lines(row) or tuple(
-        (each.kind, each.words) for each in reversed(now.events) if each.kind in {"noise", "race"}
-    )
+    now, finding = live_status(events), final_result(row)
+    judged = [] if finding is None else judged_lines(finding, row.study.measure)[-MOST_JUDGED:]
     return at.page(
         "study.html",
         "overview",
@@ -188,8 +181,8 @@ def one_study_page(at: OneStudy) -> Response:
         spent=tuple(_spent(row, records, is_over=not goes_on)),
         failures=tuple(_failures(row, records)),
         models=[use_words(use, row.study.llm) for use in records.model_uses(row.id)],
-        judged=judged,
-        finding=_found_lines(row, records),
+        judged=judged or [(of.kind, of.line) for of in now.events[::-1] if of.kind in JUDGED],
+        finding=None if finding is None else _found_lines(finding, row, records),
         more_trials=MORE_TRIALS,
         most_marks=MOST_MARKS,
     )
@@ -222,7 +215,7 @@ def live_status(path: Path) -> LiveStatus:
     """Read the last events in a file; empty where there is none."""
     lines, end = _tail(path)
     running: dict[int, Event] = {}
-    events = deque[EventLine](maxlen=MOST_EVENTS)
+    events = deque[Event](maxlen=MOST_EVENTS)
     repeating = ""
     for line in lines:
         try:
@@ -231,9 +224,8 @@ def live_status(path: Path) -> LiveStatus:
             continue  # a library printed it
         repeating = _repeating(event, repeating)
         _follow(event, running)
-        kind, words = KINDS.get(event.event), one_line(event.line, WORDS_CHARS)
-        if kind is not None and words:
-            events.appendleft(EventLine(kind=kind, words=words, tone=event.tone))
+        if event.kind and event.line:
+            events.appendleft(event)
     return LiveStatus(
         running=tuple(running.values()), repeating=repeating, events=tuple(events), end=end
     )
@@ -288,11 +280,8 @@ def _failures(row: StudyRow, records: Store) -> Iterator[tuple[int, str]]:
             yield first.ordinal, failures_words(count, first.ordinal, first.outcome)
 
 
-def _found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
-    """Return the closing report, from the finding and the trials that it names."""
-    finding = final_result(row)
-    if finding is None:
-        return ()
+def _found_lines(finding: StudyResult, row: StudyRow, records: Store) -> tuple[Line, ...]:
+    """Return the end of the closing report, from the finding and the trials that it names."""
     named = {0, *finding.ties, *finding.unreliable, *(each.ordinal for each in finding.front)}
     named |= set() if finding.winner is None else {finding.winner}
     trials = (records.trial(row.id, ordinal) for ordinal in sorted(named))
@@ -307,35 +296,19 @@ def _found_lines(row: StudyRow, records: Store) -> tuple[Line, ...]:
     return (
         ("stopped", finding.stop_reason),
         *(line for line in result_lines(finding, record) if not (is_shown and line[0] == "best")),
-        *(("front", words) for words in front_words(finding.front, record.history)),
-    )
-
-
-def _judged_lines(row: StudyRow) -> tuple[Line, ...]:
-    """Return how noisy launches are and how every race ended, once the search has ended."""
-    finding = final_result(row)
-    if finding is None:
-        return ()
-    noise = finding.noise
-    return (
-        *([] if noise is None else [("noise", noise_words(noise, row.study.measure))]),
-        *(("compared", race_words(race)) for race in finding.races[-MOST_RACES:]),
     )
 
 
 def _tail(path: Path) -> tuple[Sequence[bytes], int]:
     """Return the last whole lines of a file, and the offset behind them."""
+    start = line_start(path, -TAIL_BYTES)
     try:
         with path.open("rb") as file:
-            size = file.seek(0, 2)
-            start = max(0, size - TAIL_BYTES)
             file.seek(start)
-            piece = file.read(TAIL_BYTES)
+            whole, newline, _ = file.read(TAIL_BYTES).rpartition(b"\n")
     except OSError:
         return (), 0
-    whole, newline, _ = piece.rpartition(b"\n")
-    lines = whole.split(b"\n")
-    return (lines[1:] if start else lines), start + len(whole) + len(newline)
+    return whole.split(b"\n"), start + len(whole) + len(newline)
 
 
 def _follow(event: Event, running: dict[int, Event]) -> None:

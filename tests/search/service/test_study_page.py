@@ -189,7 +189,7 @@ def test_the_events_tell_what_happens_now(tmp_path, events, running, repeating, 
     now = live_status(path)
 
     assert [each.ordinal for each in now.running] == running
-    assert (now.repeating, now.events[0].words) == (repeating, newest)
+    assert (now.repeating, now.events[0].line) == (repeating, newest)
 
 
 def test_a_trial_under_way_is_told_with_what_it_sets_and_how_far_it_is(tmp_path):
@@ -210,9 +210,9 @@ def test_events_are_told_in_the_words_of_the_terminal_with_a_tone(tmp_path):
             progress.trial_finished(trial, history)
     last, second, first = live_status(path).events
 
-    assert first.words.startswith("trial 0 x (no configuration) 0.25 s best so far")
+    assert first.line.startswith("trial 0 x (no configuration) 0.25 s best so far")
     assert (first.tone, second.tone, last.tone) == ("good", "", "bad")
-    assert last.words.endswith("FAILED crash: rank 0 died of a fault")
+    assert last.line.endswith("FAILED crash: rank 0 died of a fault")
 
 
 def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):
@@ -221,7 +221,7 @@ def test_only_the_newest_are_told_and_none_but_whole_lines(tmp_path):
     path.write_text(lines + torn)
     now = live_status(path)
 
-    assert (len(now.events), now.events[0].words) == (MOST_EVENTS, "4999")
+    assert (len(now.events), now.events[0].line) == (MOST_EVENTS, "4999")
     assert now.end == path.stat().st_size - len(torn)
     assert live_status(tmp_path / "none").end == 0
 

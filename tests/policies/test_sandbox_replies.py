@@ -68,26 +68,21 @@ def test_a_forged_message_becomes_one_bounded_printable_line():
     assert reply.message.startswith("a ?[31mb c xxx")
     assert len(reply.message) < 1100
     assert reply.message.isprintable()
+    assert reply_to(b'{"refused": "no", "line": true}').line is None
 
 
-def test_runs_that_answer_differently_give_no_configuration():
-    endings = [
-        Ending(received=b'ready\n{"config": {"tp": 4}}\n', exit_code=0, expired=False),
-        Ending(received=b'ready\n{"config": {"tp": 8}}\n', exit_code=0, expired=False),
-    ]
+@pytest.mark.parametrize(
+    ("one", "other", "settings"),
+    [("4", "8", "4 in one and 8 in the other"), ("true", "1", "True in one and 1 in the other")],
+)
+def test_runs_that_answer_differently_give_no_configuration(one, other, settings):
+    replies = (f'ready\n{{"config": {{"tp": {value}}}}}\n'.encode() for value in (one, other))
+    endings = [Ending(received=reply, exit_code=0, expired=False) for reply in replies]
     assert agreed_reply(endings, LIMITS) == Refusal(
-        "two runs with the same arguments disagree: setting 'tp' is 4 in one and 8 in the other; "
+        f"two runs with the same arguments disagree: setting 'tp' is {settings}; "
         "depend on the arguments only, not on id() or the order of objects",
         None,
     )
-
-
-def test_true_and_one_are_different_answers():
-    endings = [
-        Ending(received=b'ready\n{"config": {"a": true}}\n', exit_code=0, expired=False),
-        Ending(received=b'ready\n{"config": {"a": 1}}\n', exit_code=0, expired=False),
-    ]
-    assert isinstance(agreed_reply(endings, LIMITS), Refusal)
 
 
 def test_a_run_that_outlived_the_deadline_is_refused():
@@ -97,9 +92,3 @@ def test_a_run_that_outlived_the_deadline_is_refused():
         "every loop and score fewer candidates",
         None,
     )
-
-
-def test_a_forged_line_is_a_number():
-    outcome = reply_to(b'{"refused": "no", "line": true}')
-    assert isinstance(outcome, Refusal)
-    assert outcome.line is None

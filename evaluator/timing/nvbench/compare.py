@@ -191,10 +191,16 @@ class DeviceChoice:
                 f"{len(right)} on the other; choose as many with --reference-devices and "
                 f"--candidate-devices"
             )
-        different = _different(left, right)
+        different = {
+            key: None
+            for one, other in zip(left, right, strict=True)
+            for key in sorted({*one.properties, *other.properties})
+            if one.properties.get(key) != other.properties.get(key)
+        }
         if not different:
             return ()
-        warning = f"{reference.path} and {candidate.path}: devices differ in {different}"
+        which = ", ".join(different)
+        warning = f"{reference.path} and {candidate.path}: devices differ in {which}"
         if self.ignore_difference or (self.reference, self.candidate) != (None, None):
             return (warning,)
         raise StudyError(
@@ -223,17 +229,6 @@ def _ids(option: str, text: str) -> tuple[int, ...] | None:
 
 def _chosen(document: NvbenchDocument, ids: tuple[int, ...] | None) -> Sequence[NvbenchDevice]:
     return document.devices if ids is None else [device(document, number) for number in ids]
-
-
-def _different(left: Sequence[NvbenchDevice], right: Sequence[NvbenchDevice]) -> str:
-    """Names of the properties in which paired devices differ."""
-    names = {
-        key: None
-        for one, other in zip(left, right, strict=True)
-        for key in sorted({*one.properties, *other.properties})
-        if one.properties.get(key) != other.properties.get(key)
-    }
-    return ", ".join(names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -382,7 +377,10 @@ def _sections(left: _Side, right: _Side, judge_states: _Judge) -> Iterator[Bench
             _check_equal(left, right, f"a device of benchmark {shown(name)}", *map(len, ids))
             for old_id, new_id in zip(*ids, strict=True):
                 sides = left.states(one, old_id), right.states(other, new_id)
-                _check_states(left, right, name, *sides)
+                before, after = (Counter(state.key for state in states) for states in sides)
+                for state in (*sides[1], *sides[0]):
+                    what = f"state {shown(state.name)} of benchmark {shown(name)}"
+                    _check_equal(left, right, what, before[state.key], after[state.key])
                 yield BenchmarkSection(
                     reference=left.document,
                     candidate=right.document,
@@ -392,15 +390,6 @@ def _sections(left: _Side, right: _Side, judge_states: _Judge) -> Iterator[Bench
                     candidate_device=right.device(new_id),
                     rows=tuple(_rows(*sides, judge_states)),
                 )
-
-
-def _check_states(
-    left: _Side, right: _Side, benchmark: str, old: list[NvbenchState], new: list[NvbenchState]
-) -> None:
-    before, after = (Counter(state.key for state in states) for states in (old, new))
-    for state in (*new, *old):
-        what = f"state {shown(state.name)} of benchmark {shown(benchmark)}"
-        _check_equal(left, right, what, before[state.key], after[state.key])
 
 
 def _check_equal(left: _Side, right: _Side, what: str, left_count: int, right_count: int) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import msgspec
 
-from evaluator.ports import JobResult
+from evaluator.ports import JobResult, Reading
 from evaluator.rank.job import Measure as RankMeasure
 from evaluator.rank.protocol import LEAST_SLOWER_STEPS, RankFile, reason_to_stop
 from evaluator.traces.errors import TraceError
@@ -216,6 +216,16 @@ def _count_fault(ranks: Sequence[RankSamples], measure: RankMeasure) -> str | No
         reported, found = first.stopped or "no reason", reason or "no reason"
         return f"the ranks stopped for {reported}, their steps show {found}"
     return None
+
+
+def read_ranks(result: JobResult, study: Study, profiled_steps: int) -> Reading | Failed:
+    """Samples of all ranks, and their traces unless they were stopped for being slower."""
+    measurement = read_measurement(result, study)
+    if isinstance(measurement, Failed):
+        return measurement
+    is_traced = profiled_steps and measurement.stopped != "slower"
+    traces = read_profiles(result, profiled_steps) if is_traced else None
+    return Reading(measurement=measurement, traces=traces)
 
 
 def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":

@@ -113,7 +113,6 @@ class _Slot:
         self._result = Future[JobResult]()
 
     def start(self, launcher: Launcher, workdir: Path) -> None:
-        """Launch the job without waiting for it."""
         # A daemon: if we are killed, so is what the launcher started.
         self._thread = Thread(target=self._run, args=(launcher, workdir), daemon=True)
         self._thread.start()

@@ -48,9 +48,15 @@ def read_job(path: Path) -> AnyJob:
 
     Raises `JobError` with the file's name and the part that is wrong.
     """
+    kind: type[AnyJob] = Job  # which says what is wrong where there is no entry
     try:
         text = path.read_text(encoding="utf-8")
-        return parse(_kind(text), text)
+        with suppress(json.JSONDecodeError, RecursionError):
+            match json.loads(text):
+                case {"entry": str(entry)}:
+                    load_entry(entry)
+                    kind = getattr(sys.modules[entry.partition(":")[0]], "JOB", Job)
+        return parse(kind, text)
     except (OSError, JobError) as error:
         raise JobError(f"{path.name}: {error}") from error
 
@@ -65,19 +71,6 @@ def load_entry(entry: str) -> Callable[..., Work]:
     except (ImportError, AttributeError) as error:
         raise JobError(f"entry: {entry} cannot be loaded: {error}") from error
     return loaded
-
-
-def _kind(text: str) -> type[AnyJob]:
-    """The class of the job; where the text names no entry that of most, which then says so."""
-    document: object = None
-    with suppress(json.JSONDecodeError, RecursionError):
-        document = json.loads(text)
-    match document:
-        case {"entry": str(entry)}:
-            load_entry(entry)
-            kind: type[AnyJob] = getattr(sys.modules[entry.partition(":")[0]], "JOB", Job)
-            return kind
-    return Job
 
 
 JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)

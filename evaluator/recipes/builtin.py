@@ -35,7 +35,7 @@ from evaluator.recipes.knobs import (
     rank_program,
     read_table,
 )
-from evaluator.samples import rank_measure, read_measurement, read_profiles
+from evaluator.samples import rank_measure, read_ranks
 from records.errors import StudyError
 from records.expression import Rule, parse
 from records.study import Study, Value
@@ -145,16 +145,8 @@ class BuiltinRecipe:
         result: JobResult,
         launched_ns: int,  # noqa: ARG002 - the port
     ) -> Reading | Failed:
-        """Read the samples of all ranks, and their traces if steps were to be profiled.
-
-        Of a configuration that was stopped for being slower there are none.
-        """
-        measurement = read_measurement(result, study)
-        if isinstance(measurement, Failed):
-            return measurement
-        step_count = study.measure.profiled_steps if measurement.stopped != "slower" else 0
-        traces = read_profiles(result, step_count) if step_count else None
-        return Reading(measurement=measurement, traces=traces)
+        """Read the samples of all ranks, and their traces if steps were to be profiled."""
+        return read_ranks(result, study, study.measure.profiled_steps)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -39,7 +39,7 @@ from evaluator.recipes.knobs import (
     rank_program,
     read_table,
 )
-from evaluator.samples import rank_measure, read_measurement
+from evaluator.samples import rank_measure, read_ranks
 from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp, Setup
 from records.errors import EnvironmentFault, StudyError
 from records.expression import Rule
@@ -278,10 +278,7 @@ class CollectivesRecipe:
         launched_ns: int,  # noqa: ARG002 - the port
     ) -> Reading | Failed:
         """Read the samples of all ranks; a step that only communicates is not profiled."""
-        measurement = read_measurement(result, study)
-        if isinstance(measurement, Failed):
-            return measurement
-        return Reading(measurement=measurement, traces=None)
+        return read_ranks(result, study, profiled_steps=0)
 
 
 def _check_mix(study: Study) -> None:

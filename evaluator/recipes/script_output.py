@@ -147,7 +147,10 @@ def read_script(
 ) -> Reading | Failed:
     """Read a finished script's folder; raises `TraceError` for a trace that is refused."""
     if command.step_time is not None:
-        return _read_log(study, command.step_time, job, result)
+        printed = _printed_report(study, command.step_time, job, result)
+        if isinstance(printed, Failed):
+            return printed
+        return _reading(study, job, result, printed, None, printed=True)
     folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
     try:
         report = _report(folder, job.world_size)
@@ -181,7 +184,9 @@ def reported_tokens(job: Job, result: JobResult, launched_ns: int) -> int | None
     return None
 
 
-def _read_log(study: Study, expression: str, job: Job, result: JobResult) -> Reading | Failed:
+def _printed_report(
+    study: Study, expression: str, job: Job, result: JobResult
+) -> StepsReport | Failed:
     """Read the step times that a script printed: of the job, so each rank has all of them."""
     warmup_count, timed_count = study.measure.warmup_steps, study.measure.timed_steps
     times_s = list(_printed_s(result.workdir / COMMAND_LOG, expression))
@@ -191,20 +196,10 @@ def _read_log(study: Study, expression: str, job: Job, result: JobResult) -> Rea
             f"{warmup_count} warm-up steps and {timed_count} timed steps were asked for: "
             f"check the expression {expression!r} against `cclsearch trial logs`, or run more steps"
         )
-    warmup, timed = tuple(times_s[:warmup_count]), tuple(times_s[warmup_count:])
-    measurement = Measurement(
-        step_times_s=(timed,) * job.world_size,
-        warmup_times_s=(warmup,) * job.world_size,
-        losses=(),
-        tokens_per_step=study.workload.tokens_per_step,
-        peak_memory_bytes=(),
-        wall_s=result.wall_s,
-        device=study.environment.device,
-        torch_version=None,
-        tokens_verified=False,
-        printed=True,
+    return StepsReport(
+        step_times_s=[times_s[warmup_count:]] * job.world_size,
+        warmup_times_s=[times_s[:warmup_count]] * job.world_size,
     )
-    return Reading(measurement=measurement, traces=None)
 
 
 def _printed_s(log: Path, expression: str) -> Iterator[float]:
@@ -294,7 +289,13 @@ def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
 
 
 def _reading(
-    study: Study, job: Job, result: JobResult, report: StepsReport, traces: "TraceSet | None"
+    study: Study,
+    job: Job,
+    result: JobResult,
+    report: StepsReport,
+    traces: "TraceSet | None",
+    *,
+    printed: bool = False,
 ) -> Reading | Failed:
     timed = report.step_times_s if report.step_times_s is not None else _windows_s(traces)
     if not timed:
@@ -314,6 +315,7 @@ def _reading(
             torch_version=report.torch_version,
             profiled=report.step_times_s is None,
             tokens_verified=report.tokens_per_step is not None,
+            printed=printed,
         ),
         traces=traces,
     )

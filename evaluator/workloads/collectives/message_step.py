@@ -189,11 +189,9 @@ class _Flight:
         self._pending: Pending | None = None
 
     def start(self) -> None:
-        """Start the call."""
         self._pending = self._start()
 
     def land(self) -> None:
-        """Wait until it is over."""
         assert self._pending is not None
         self._pending.wait()
 

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from pathlib import Path
 
@@ -49,10 +49,18 @@ MODULES = (
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A finished launch, the phases it was seen in, and its folder."""
+    """A finished launch, the phases it was seen in, and what its ranks left behind."""
 
     result: JobResult
-    phases: list[str]
+    phases: list[str] = field(default_factory=list)
+
+    @classmethod
+    def by(cls, launcher: LocalLauncher, job: Job, parent: Path) -> "Launched":
+        """Run a job in a new folder below this one."""
+        folder = parent / f"{len(list(parent.iterdir()))}"
+        folder.mkdir()
+        phases: list[str] = []
+        return cls(launcher.run(job, folder, phases.append), phases)
 
     @property
     def folder(self) -> Path:
@@ -61,6 +69,39 @@ class Launched:
     @property
     def children(self) -> list[int]:
         return [int(pid) for pid in (self.folder / "children.txt").read_text().split()]
+
+    def documents(self, suffix: str) -> list[dict]:
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f"*{suffix}"))]
+
+    def steps(self) -> list[dict]:
+        assert {rank.status for rank in self.result.ranks} == {0}, self.documents(".error.json")
+        return self.documents(".steps.json")
+
+    def losses(self) -> list[float]:
+        reported = [step["losses"] for step in self.steps() if step["losses"]]
+        assert all(losses == reported[0] for losses in reported)
+        return reported[0]
+
+    def peak_memory_bytes(self) -> int:
+        return max(step["peak_memory_bytes"] for step in self.steps())
+
+    def spans(self, rank: int = 0) -> list[dict]:
+        """Everything with a duration in a rank's trace, in order of its beginning."""
+        trace = (self.folder / f"rank{rank}_trace.json").read_bytes()
+        spans = [event for event in json.loads(trace)["traceEvents"] if event.get("ph") == "X"]
+        return sorted(spans, key=lambda span: span["ts"])
+
+    def counts(self, rank: int = 0) -> Counter[str]:
+        """How often each name stands in a rank's trace."""
+        return Counter(span["name"] for span in self.spans(rank))
+
+    def sent(self, collective: str, rank: int = 0) -> list[tuple[str, list[int]]]:
+        """Number format and shape of each message of one kind, in order."""
+        return [
+            (span["args"]["Input type"][0], span["args"]["Input Dims"][0])
+            for span in self.spans(rank)
+            if span["name"] == f"gloo:{collective}"
+        ]
 
 
 def small_study(**launch: object) -> Study:
@@ -197,13 +238,10 @@ def job_of() -> Callable[..., Job]:
     ) -> Job:
         study = small_study(memory_budget_bytes=memory_budget_bytes)
         measure = replace(study.measure, profiled_steps=profiled_steps)
-        job = BuiltinRecipe().job(replace(study, measure=measure), Config({"dp_replicate": 2}))
-        document = json.loads(job.files["job.json"]) | {"entry": f"bad_entries:{entry}"}
-        files = {"job.json": json.dumps(document), "misdeed.json": json.dumps(misdeed)}
+        recipe = OtherEntry(f"bad_entries:{entry}", **misdeed)
+        job = recipe.job(replace(study, measure=measure), Config({"dp_replicate": 2}))
         modules = () if cold else ("bad_entries",)
-        return replace(
-            job, files=files, modules=modules, timeout_s=timeout_s, hang_after_s=hang_after_s
-        )
+        return replace(job, modules=modules, timeout_s=timeout_s, hang_after_s=hang_after_s)
 
     return make
 
@@ -221,11 +259,8 @@ def launch(
         step: object = A_TIMED_STEP,
         **more: object,
     ) -> Launched:
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
         job = job_of("misbehave" if what else "good", what=what, rank=rank, step=step, **more)
-        phases: list[str] = []
-        return Launched(launcher.run(job, folder, phases.append), phases)
+        return Launched.by(launcher, job, tmp_path)
 
     return run
 
@@ -235,17 +270,9 @@ def command(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Launched]:
     """Launches a shell script as a user's own command of one rank."""
 
     def run(script: str, *, timeout_s: float = 60, **environment: str) -> Launched:
-        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
-        folder.mkdir()
-        job = Job(
-            argv=("sh", "-c", script),
-            world_size=1,
-            files={},
-            timeout_s=timeout_s,
-            environment=environment,
-        )
-        phases: list[str] = []
-        return Launched(launcher.run(job, folder, phases.append), phases)
+        argv = ("sh", "-c", script)
+        job = Job(argv=argv, world_size=1, files={}, timeout_s=timeout_s, environment=environment)
+        return Launched.by(launcher, job, tmp_path)
 
     return run
 
@@ -276,57 +303,13 @@ class OtherEntry:
         return self._recipe.read(*given)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What the ranks of a training job left behind."""
-
-    result: JobResult
-
-    @property
-    def folder(self) -> Path:
-        return self.result.workdir
-
-    def documents(self, suffix: str) -> list[dict]:
-        return [json.loads(path.read_text()) for path in sorted(self.folder.glob(f"*{suffix}"))]
-
-    def steps(self) -> list[dict]:
-        assert {rank.status for rank in self.result.ranks} == {0}, self.documents(".error.json")
-        return self.documents(".steps.json")
-
-    def losses(self) -> list[float]:
-        reported = [step["losses"] for step in self.steps() if step["losses"]]
-        assert all(losses == reported[0] for losses in reported)
-        return reported[0]
-
-    def peak_memory_bytes(self) -> int:
-        return max(step["peak_memory_bytes"] for step in self.steps())
-
-    def spans(self, rank: int = 0) -> list[dict]:
-        """Everything with a duration in a rank's trace, in order of its beginning."""
-        trace = (self.folder / f"rank{rank}_trace.json").read_bytes()
-        spans = [event for event in json.loads(trace)["traceEvents"] if event.get("ph") == "X"]
-        return sorted(spans, key=lambda span: span["ts"])
-
-    def counts(self, rank: int = 0) -> Counter[str]:
-        """How often each name stands in a rank's trace."""
-        return Counter(span["name"] for span in self.spans(rank))
-
-    def sent(self, collective: str, rank: int = 0) -> list[tuple[str, list[int]]]:
-        """Number format and shape of each message of one kind, in order."""
-        return [
-            (span["args"]["Input type"][0], span["args"]["Input Dims"][0])
-            for span in self.spans(rank)
-            if span["name"] == f"gloo:{collective}"
-        ]
-
-
 class Ranks:
     """Runs training jobs, each in a folder of its own, and remembers what ran."""
 
     def __init__(self, launcher: LocalLauncher, folder: Path) -> None:
         self._launcher = launcher
         self._folder = folder
-        self._finished: dict[str, Run] = {}
+        self._finished: dict[str, Launched] = {}
 
     def run(
         self,
@@ -336,7 +319,7 @@ class Ranks:
         steps: tuple[int, int, int] = (1, 2, 0),
         entry: str = "evaluator.workloads.training:train",
         **changes: object,
-    ) -> Run:
+    ) -> Launched:
         """Run a job of so many warm-up, timed and profiled steps on the ranks it takes."""
         degrees = ("dp_replicate", "dp_shard", "tp", "cp", "pp")
         document = {
@@ -353,8 +336,6 @@ class Ranks:
         }
         text = json.dumps(document)
         if text not in self._finished:
-            folder = self._folder / str(len(self._finished))
-            folder.mkdir()
             job = Job(
                 argv=(),
                 world_size=document["world_size"],
@@ -362,7 +343,7 @@ class Ranks:
                 modules=("evaluator.workloads.training",),
                 timeout_s=280,
             )
-            self._finished[text] = Run(self._launcher.run(job, folder, lambda _: None))
+            self._finished[text] = Launched.by(self._launcher, job, self._folder)
         return self._finished[text]
 
 

@@ -23,7 +23,6 @@ from search.cli.options import (
     store_flag,
     takes_options,
 )
-from search.leaderboard.entries import Reading
 from search.leaderboard.ranking import (
     Column,
     Group,
@@ -56,7 +55,7 @@ from search.leaderboard.view import (
 from search.settings import has_records, open_store
 from search.transfer.tables import defused
 from search.views.console import Terminal, on_terminal
-from search.views.document import Cell, Table, number
+from search.views.document import Table, number
 from search.views.html import render_html
 from search.views.markdown import render_markdown
 from search.views.terminal import echo_wrapped, page_cells, table_lines, table_width
@@ -242,11 +241,8 @@ def leaderboard_command(
         why = f" ({'; '.join(notes)})" if notes else ""
         raise StudyError(f"no submission{of}{why}; see `cclsearch list`")
     board = leaderboard(submissions, wanted.by, wanted.metric, notes)
-    form = (
-        "json"
-        if as_json
-        else wanted.form or SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
-    )
+    by_suffix = SUFFIXES.get(wanted.to.suffix if wanted.to else "", "table")
+    form = "json" if as_json else wanted.form or by_suffix
     if form == "table" and wanted.to is None:
         _print_text(board, wanted, flag)
         return
@@ -294,9 +290,8 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
     for name, words in defects(shown.values()):
         echo_wrapped(f"{name}: {words}")
     if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
-        echo_wrapped(
-            f"{PUBLISHED}: published_... values as published, by other definitions than ours"
-        )
+        words = "published_... values as published, by other definitions than ours"
+        echo_wrapped(f"{PUBLISHED}: {words}")
     if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
         typer.echo("?: implausible value; not ranked by it")
     for note in board.notes:
@@ -347,8 +342,8 @@ def _csv(board: Leaderboard) -> str:
         "rank": rank_cell,
         "submission": BEFORE["submission"],
         "source": AFTER["from"],
-        "low": lambda each, group: _end(ranked_by(each, group), "low"),
-        "high": lambda each, group: _end(ranked_by(each, group), "high"),
+        "low": lambda each, group: number(r.low if (r := ranked_by(each, group)) else None),
+        "high": lambda each, group: number(r.high if (r := ranked_by(each, group)) else None),
         "launches": BEFORE["launches"],
         "ties": BEFORE["ties with"],
         **metric_columns(board.columns, lambda column: f"{column.name} [{column.unit}]"),
@@ -362,7 +357,3 @@ def _csv(board: Leaderboard) -> str:
     for row in table.rows:
         writer.writerow(c.value if c.is_number else defused(c.text) for c in row.cells)
     return out.getvalue()
-
-
-def _end(reading: Reading | None, name: Literal["low", "high"]) -> Cell:
-    return number(None if reading is None else getattr(reading, name))

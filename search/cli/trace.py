@@ -235,18 +235,15 @@ def _print_view(found: OpenTraces, blocks: Sequence[Block], caveats: Iterable[st
 
 def head_facts(found: OpenTraces) -> dict[str, object]:
     """Return a summary of the traces for JSON."""
-    traces = found.traces
-    alignment = traces.alignment
+    traces, aligned = found.traces, None
+    if traces.alignment is not None:
+        residual_s = traces.alignment.residual_ns / 1e9
+        aligned = {"residual_s": residual_s, "matched_count": traces.alignment.matched_count}
     return {
         "trace": found.name,
         "world_size": traces.world_size,
         "missing_ranks": list(traces.missing_ranks),
-        "alignment": None
-        if alignment is None
-        else {
-            "residual_s": alignment.residual_ns / 1e9,
-            "matched_count": alignment.matched_count,
-        },
+        "alignment": aligned,
         "caveats": list(traces.caveats),
         "ranks": table_rows(found, "ranks"),
     }
@@ -304,12 +301,7 @@ def _steps_words(split: JobSplit | None) -> str:
 
 
 def _facts(found: JobDifference) -> dict[str, object]:
-    sections = {
-        "parts": found.parts,
-        "kernels": found.kernels,
-        "collectives": found.collectives,
-    }
     return {
-        name: [{**asdict(each), "change_s": each.change_s} for each in changes]
-        for name, changes in sections.items()
+        name: [{**asdict(each), "change_s": each.change_s} for each in getattr(found, name)]
+        for name in ("parts", "kernels", "collectives")
     }

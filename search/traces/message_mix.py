@@ -75,8 +75,9 @@ def mix_of(found: OpenTraces) -> Mix:
     if rank_count is None:  # that of the largest group
         rank_count = int(max(len(traces.ranks), *first.groups.size, 1))
     counted = _counted(first, rank_count)
-    messages = tuple(_messages(counted, int(steps.size)))
-    left_out = tuple(_left_out(counted, int(steps.size)))
+    step_count = int(steps.size)
+    messages = tuple(_messages(counted, step_count))
+    left_out = tuple(_left_out(counted, step_count))
     if not messages:
         there = f"there are {'; '.join(left_out[:3])}" if left_out else "there are none at all"
         raise StudyError(
@@ -87,7 +88,7 @@ def mix_of(found: OpenTraces) -> Mix:
         name=found.name,
         rank=traces.ranks[0].rank,
         rank_count=rank_count,
-        step_count=int(steps.size),
+        step_count=step_count,
         messages=messages,
         left_out=left_out,
     )

@@ -62,9 +62,8 @@ def front_words(front: tuple[FrontMember, ...], history: History) -> Iterator[st
         trial = history.find(member.ordinal)
         config = None if trial is None else trial.config
         reached = ", ".join(_reached_words(each) for each in member.reached)
-        yield f"trial {member.ordinal}: {reached}: {format_flags(config) if config else ''}".rstrip(
-            ": "
-        )
+        flags = format_flags(config) if config else ""
+        yield f"trial {member.ordinal}: {reached}: {flags}".rstrip(": ")
 
 
 def _reached_words(reached: ObjectiveValue) -> str:

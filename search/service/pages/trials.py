@@ -1,7 +1,7 @@
 """The table of the trials of a study, filtered, sorted and paged, as a page and as CSV."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
 from urllib.parse import urlencode
@@ -176,8 +176,9 @@ def _columns(
     names = sorted({value.name for values in metrics.values() for value in values})
     own = [key.removeprefix(METRIC) for key in asked if key.startswith(METRIC)]
     names += [name for name in own if name not in names]
+    varied = [name for name, dimension in dimensions.items() if _is_varied(dimension)]
     chosen = set(asked) or {
-        *_default_knobs(dimensions),
+        *(f"{KNOB}{name}" for name in varied[:MOST_KNOBS]),
         *(f"{METRIC}{name}" for name in shown_metrics(row.study, metrics, MOST_METRICS)),
     }
     keys = [*((KNOB, name) for name in knobs), *((METRIC, name) for name in names)]
@@ -185,12 +186,6 @@ def _columns(
         Column(key=f"{kind}{name}", name=name, is_shown=f"{kind}{name}" in chosen)
         for kind, name in keys
     )
-
-
-def _default_knobs(dimensions: Mapping[str, Dimension]) -> Iterator[str]:
-    """Yield the first knobs that have more than one choice."""
-    varied = [name for name, dimension in dimensions.items() if _is_varied(dimension)]
-    yield from (f"{KNOB}{name}" for name in varied[:MOST_KNOBS])
 
 
 def _is_varied(dimension: Dimension) -> bool:

@@ -171,6 +171,11 @@ def metric_columns(
     return {heading(column): partial(_metric_cell, column) for column in columns}
 
 
+def _name_cell(links: str, each: Ranked, _: Group) -> Cell:
+    name = each.submission.name
+    return Cell(text=name, link=links and f"{links}{name}")
+
+
 def _metric_cell(column: Column, each: Ranked, _: Group) -> Cell:
     return _value(column.of(each.submission))
 
@@ -226,12 +231,13 @@ def group_section(
     Names lead to `links` followed by them.
     """
     shown = columns_in(group, columns)[:most]
-    before = dict(BEFORE)
-    if links:
-        before["submission"] = lambda each, _: Cell(
-            text=each.submission.name, link=f"{links}{each.submission.name}"
-        )
-    headings = {**before, **metric_columns(shown, lambda column: column.heading), **AFTER}
+    headings: dict[str, ShownCell] = {
+        "submission": partial(_name_cell, links),
+        "rank": rank_cell,
+        **metric_columns(shown, lambda column: column.heading),
+        **{name: cell for name, cell in BEFORE.items() if name not in ("submission", "rank")},
+        **AFTER,
+    }
     marks = tuple(
         (each.submission.name, f"{mark.title}: {mark.words}")
         for each in group.ranked
@@ -243,7 +249,7 @@ def group_section(
         heading=group.work.title,
         lead=ranked_words(group),
         blocks=(
-            board_table(ranked_words(group), headings, [group]),
+            board_table(ranked_words(group), headings, [group]).dense,
             *(Facts(lines=lines, summary=summary) for summary, lines in notes if lines),
         ),
     )

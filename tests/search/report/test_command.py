@@ -44,20 +44,17 @@ def on_record(cclsearch, tmp_path):
 def test_name_and_form_are_as_asked_or_follow_from_each_other(
     on_record, tmp_path, arguments, name, first
 ):
-    ended = on_record(*arguments)
+    ended, facts = on_record(*arguments), on_record(*arguments, "--force", "--json")
 
     assert (ended.code, ended.out) == (0, f"written: {name}\n")
+    form = "html" if first.startswith("<") else "markdown"
+    assert (
+        json.loads(facts.out).items() >= {"study_id": STUDY, "path": name, "format": form}.items()
+    )
     text = (tmp_path / "here" / name).read_text(encoding="utf-8")
     assert text.startswith(first)
     assert "0.25 s" in text
     assert [path.name for path in (tmp_path / "here").iterdir()] == [name]
-
-
-def test_json_tells_what_was_written(on_record):
-    facts = json.loads(on_record("--json", "-o", "r.html").out)
-
-    assert (facts["study_id"], facts["path"], facts["format"]) == (STUDY, "r.html", "html")
-    assert facts["sections"][:3] == ["study", "best", "history"]
 
 
 def test_the_browser_is_shown_the_file_if_that_is_asked(on_record, tmp_path, monkeypatch):
@@ -72,7 +69,8 @@ def test_the_browser_is_shown_the_file_if_that_is_asked(on_record, tmp_path, mon
     assert "open s.html" in on_record("--open", "-o", "s.html").err
 
 
-def test_what_cannot_be_written_ends_with_4_and_leaves_nothing(on_record, tmp_path):
+def test_what_is_not_there_ends_with_2_and_what_cannot_be_written_with_4(on_record, tmp_path):
+    assert [on_record(*each).code for each in (("nothing",), ("--format", "pdf"))] == [2, 2]
     ended = on_record("-o", tmp_path / "no" / "r.html")
 
     assert ended.code == 4
@@ -88,11 +86,6 @@ def test_a_report_that_is_there_is_replaced_whole(on_record, tmp_path):
 
     assert path.read_text(encoding="utf-8").endswith("</html>\n")
     assert [each.name for each in path.parent.iterdir()] == ["r.html"]
-
-
-@pytest.mark.parametrize("arguments", [("nothing",), ("--format", "pdf")])
-def test_what_is_not_there_ends_with_2(on_record, arguments):
-    assert on_record(*arguments).code == 2
 
 
 def test_a_lost_file_of_a_trial_does_not_keep_its_study_from_a_report(cclsearch, traced_store):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from evaluator.timing.timing import Timing
     from search.client.client import Client
     from search.compare.timer_view import print_timings
+    from search.report.notebook import study
     from search.traces.frames import Trace, trace
     from search.views.frames import studies, trials
 
@@ -35,6 +36,7 @@ __all__ = [
     "print_timings",
     "steps",
     "studies",
+    "study",
     "trace",
     "trainer_callback",
     "trials",
@@ -47,6 +49,7 @@ _HOMES = {
     "Trace": "search.traces.frames",
     "print_timings": "search.compare.timer_view",
     "studies": "search.views.frames",
+    "study": "search.report.notebook",
     "trace": "search.traces.frames",
     "trials": "search.views.frames",
 }

@@ -58,7 +58,7 @@ def test_the_public_names_are_these():
             "Trace",
         ),
         *("in_trial", "lightning_callback", "log"),
-        *("print_timings", "steps", "studies", "trace", "trainer_callback", "trials"),
+        *("print_timings", "steps", "studies", "study", "trace", "trainer_callback", "trials"),
     ]
     assert all(callable(getattr(cclsearch, name)) for name in cclsearch.__all__)
 

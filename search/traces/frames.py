@@ -1,6 +1,5 @@
 """Traces as pandas tables and plots: what `cclsearch.trace` returns."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -9,8 +8,7 @@ import pandas as pd
 from search.traces.open import OpenTraces, open_traces
 from search.traces.plots import bandwidth_chart, breakdown_chart, timeline_chart
 from search.traces.tables import COLUMNS, table_rows
-from search.views.html import write_chart
-from search.views.svg import standalone
+from search.views.html import ShownChart, write_chart
 
 REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value")
 WHOLE_NUMBERS: Final = (
@@ -26,17 +24,6 @@ def trace(name: Path | str, store: Path | str | None = None, *, use_cache: bool 
     """
     root = None if store is None else Path(store)
     return Trace(open_traces(str(name), root, use_cache=use_cache))
-
-
-@dataclass(frozen=True, slots=True)
-class TraceChart:
-    """A chart of traces, which notebooks show."""
-
-    drawn: str
-    """As SVG within a page."""
-
-    def _repr_svg_(self) -> str:
-        return standalone(self.drawn)
 
 
 class Trace:
@@ -110,24 +97,24 @@ class Trace:
         """One row per metric: its value, or why there is none."""
         return self._frame("metrics")
 
-    def plot_breakdown(self, path: Path | str | None = None) -> TraceChart:
+    def plot_breakdown(self, path: Path | str | None = None) -> ShownChart:
         """Draw where the steps of each rank went, also into an SVG or HTML file if one is given."""
         return self._written(breakdown_chart(self._found.evidence.split, self._found.name), path)
 
-    def plot_timeline(self, path: Path | str | None = None) -> TraceChart:
+    def plot_timeline(self, path: Path | str | None = None) -> ShownChart:
         """Draw what overlaps in one step of each rank, also into a file if one is given."""
         return self._written(timeline_chart(self._found.traces, self._found.name), path)
 
-    def plot_bandwidth(self, path: Path | str | None = None) -> TraceChart:
+    def plot_bandwidth(self, path: Path | str | None = None) -> ShownChart:
         """Draw bus bandwidth against size for each collective, also into a file if one is given."""
         return self._written(
             bandwidth_chart(table_rows(self._found, "collectives"), self._found.name), path
         )
 
-    def _written(self, drawn: str, path: Path | str | None) -> TraceChart:
+    def _written(self, drawn: str, path: Path | str | None) -> ShownChart:
         if path is not None:
             write_chart(drawn, self._found.name, Path(path))
-        return TraceChart(drawn)
+        return ShownChart(drawn)
 
     def _frame(self, table: str) -> pd.DataFrame:
         """Return a table whose columns have one type each, whatever the traces hold."""

@@ -1,6 +1,7 @@
 """Render a document as one self-contained HTML file in which no text can run as code."""
 
 from base64 import b64encode
+from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
 from pathlib import Path
@@ -34,6 +35,17 @@ def render_html(page: Document) -> str:
         script=Markup("".join(scripts)),
     )
     return f"{text}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChart:
+    """A chart, which notebooks show."""
+
+    drawn: str
+    """As SVG within a page."""
+
+    def _repr_svg_(self) -> str:
+        return standalone(self.drawn)
 
 
 def write_chart(drawn: str, title: str, path: Path) -> None:

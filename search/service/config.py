@@ -3,17 +3,18 @@
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from records.codec import first_problem, from_document
-from records.errors import Strict, StudyError, suggestion
+from records.codec import from_document
+from records.errors import Strict, StudyError
 from records.files import read_text
 from search.service.auth import KnownToken
+from search.study.study_file import first_fault
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -157,25 +158,6 @@ def _require_different(table: str, key: str, values: Sequence[str]) -> None:
         raise StudyError(f"[[{table}]] two {table}s have the same {key}; give each a different one")
 
 
-SECTIONS: Mapping[str, type] = {
-    "listen": Listen,
-    "limits": Limits,
-    "token": KnownToken,
-    "environment": OfferedEnvironment,
-    "webhook": Webhook,
-}
-
-
-def _problem(error: ValidationError) -> str:
-    first = error.errors()[0]
-    if first["type"] != "unexpected_keyword_argument":
-        return first_problem(error)
-    *where, key = map(str, first["loc"])
-    known = fields(SECTIONS[where[0]]) if where else fields(ServiceConfig)
-    table = f"[{'.'.join(where)}] " if where else ""
-    return f"{table}unknown key {key!r}; {suggestion(key, [each.name for each in known])}"
-
-
 def read_config(path: Path | None) -> ServiceConfig:
     """Return the configuration in a TOML file, or the defaults without one."""
     if path is None:
@@ -186,6 +168,6 @@ def read_config(path: Path | None) -> ServiceConfig:
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{path}: cannot be read: {error}") from error
     except ValidationError as error:
-        raise StudyError(f"{path}: {_problem(error)}") from error
+        raise StudyError(f"{path}: {first_fault(error, ServiceConfig)}") from error
     except (StudyError, TypeError, ValueError, RecursionError) as error:
         raise StudyError(f"{path}: {error}") from error

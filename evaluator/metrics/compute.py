@@ -101,14 +101,11 @@ def flops_per_token(workload: Workload) -> float | Absent:
         return _missing_sizes(("layer_count", "hidden_size"))
     # The width of all heads' queries, where heads do not share the hidden size.
     width = (workload.head_count or 0) * (workload.head_size or 0) or workload.hidden_size
-    attention = 4 * workload.layer_count * width * tokens_per_sequence(workload)
+    # In inference a sequence is a prompt and its answer.
+    tokens = workload.tokens_per_step // workload.global_batch
+    attention = 4 * workload.layer_count * width * tokens
     passes = TRAINING_PER_FORWARD if workload.phase == "training" else 1
     return passes * (2 * parameters + attention)
-
-
-def tokens_per_sequence(workload: Workload) -> int:
-    """Tokens of a sequence: in inference those of a prompt and of its answer."""
-    return workload.tokens_per_step // workload.global_batch
 
 
 def active_parameters(workload: Workload) -> float | Absent:
@@ -146,7 +143,11 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
 def peak_per_rank(evidence: Evidence) -> float | Absent:
     """FLOP/s that one rank's device can do at the workload's precision."""
     precision = _precision(evidence)
-    names = device_names(evidence)
+    traced = evidence.traces.ranks if evidence.traces else ()
+    names = [trace.device.name for trace in traced if trace.device and trace.device.name]
+    if evidence.environment is not None:
+        names.append(evidence.environment.accelerator)
+    names = list(dict.fromkeys(names))
     known = next((found for found in map(accelerator, names) if found is not None), None)
     if known is None:
         of_what = " or ".join(map(shown, names[:NAMED])) or "an unnamed device"
@@ -158,15 +159,6 @@ def peak_per_rank(evidence: Evidence) -> float | Absent:
     if peak is None:
         return Absent(f"no peak of {known.name} is stated for {precision!r}")
     return peak
-
-
-def device_names(evidence: Evidence) -> tuple[str, ...]:
-    """What the traces call the devices, then what the environment does."""
-    traced = evidence.traces.ranks if evidence.traces else ()
-    names = [trace.device.name for trace in traced if trace.device and trace.device.name]
-    if evidence.environment is not None:
-        names.append(evidence.environment.accelerator)
-    return tuple(dict.fromkeys(names))
 
 
 @metric_of("Dominant kernel", "fraction", "lower", TRACES)

@@ -98,12 +98,6 @@ def is_built_in(name: str) -> bool:
     return name in _BUILT_IN
 
 
-def added_by(name: str) -> str | None:
-    """Where the metric that a package adds under this name is, as `module:attribute`; else None."""
-    found = None if is_built_in(name) else _origins(()).get(name)
-    return found.value if isinstance(found, EntryPoint) else None
-
-
 def metric_names(added: Sequence[Metric] = ()) -> tuple[str, ...]:
     """Every metric that can be asked for, in alphabetical order."""
     return tuple(sorted(_origins(added)))
@@ -338,14 +332,13 @@ def definition_digest(source: str, name: str) -> str:
 
 
 def _of_package(name: str) -> str | None:
-    origin = added_by(name)
-    if origin is None:
+    origin = None if is_built_in(name) else _origins(()).get(name)
+    if not isinstance(origin, EntryPoint):
         return None
-    module, _, bound = origin.partition(":")
     try:
-        return definition_digest(inspect.getsource(sys.modules[module]), bound)
+        return definition_digest(inspect.getsource(sys.modules[origin.module]), origin.attr)
     except (OSError, TypeError):  # a compiled module has no source
-        return digest(origin)
+        return digest(origin.value)
 
 
 def _bound(statement: ast.stmt) -> Iterator[str]:

@@ -30,7 +30,7 @@ from evaluator.traces.model import (
     Table,
     distinct_rows,
 )
-from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits
+from evaluator.traces.readers.files import STANDARD_LIMITS, ReadLimits, pieces
 from evaluator.traces.readers.marks import (
     RENUMBERED,
     MarkedSteps,
@@ -47,7 +47,7 @@ from evaluator.traces.readers.xla.events import (
     lines_of,
     read_events,
 )
-from evaluator.traces.readers.xla.xplane import holds_xspace, read_xspace
+from evaluator.traces.readers.xla.xplane import is_xspace, read_xspace
 
 # XLA's own names with `-`, and the primitives after which newer JAX names operations, with `_`.
 _COLLECTIVE = re.compile(
@@ -412,8 +412,8 @@ def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[Rank
 
     Raises TraceError when the file is damaged, passes a limit, or holds no operation of a device.
     """
-    read = read_xspace if holds_xspace(path, limits) else read_events
-    events = read(path, limits)
+    start = next(pieces(path, limits, 1 << 10), b"")
+    events = (read_xspace if is_xspace(start) else read_events)(path, limits)
     lines = lines_of(events)
     if not lines.chips:
         raise TraceError(path, "holds no operation of a device")

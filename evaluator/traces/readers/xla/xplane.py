@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.errors import TraceError
-from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
+from evaluator.traces.readers.files import ReadLimits, read_bytes
 from evaluator.traces.readers.xla.events import (
     LATEST_NS,
     Arguments,
@@ -102,11 +102,6 @@ _UNNAMED_KIND = _EventKind("", {}, Arguments())
 def is_xspace(start: bytes) -> bool:
     """Whether a file that begins like this is an XSpace."""
     return _BEGINNING.match(start) is not None
-
-
-def holds_xspace(path: Path, limits: ReadLimits) -> bool:
-    """Whether a file is an XSpace, by how it begins. Raises TraceError as `pieces`."""
-    return is_xspace(next(pieces(path, limits, 1 << 10), b""))
 
 
 def read_xspace(path: Path, limits: ReadLimits) -> XlaEvents:

@@ -20,8 +20,10 @@ COMPUTE, COMMUNICATION, COPY, FILL, WAIT = (
     Activity.FILL,
     Activity.WAIT,
 )
-COLUMNS = ("window", "compute", "exposed_communication", "hidden_communication")
-COLUMNS += ("exposed_copy", "fill", "idle")
+COLUMNS = (
+    *("window", "compute", "exposed_communication", "hidden_communication"),
+    *("exposed_copy", "fill", "idle"),
+)
 
 
 def parts_of(trace):

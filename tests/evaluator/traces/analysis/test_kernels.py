@@ -17,9 +17,8 @@ from evaluator.traces.testing import Span
 from tests.support.traces import job, named_cases, value_of
 
 GPU = Device(name="GPU")
-COMPUTE, COMMUNICATION, COPY, FILL, LAUNCH, SYNC, WAIT = map(
-    Activity.__getitem__, ["COMPUTE", "COMMUNICATION", "COPY", "FILL", "LAUNCH", "SYNC", "WAIT"]
-)
+COMPUTE, COMMUNICATION, COPY = Activity.COMPUTE, Activity.COMMUNICATION, Activity.COPY
+FILL, LAUNCH, SYNC, WAIT = Activity.FILL, Activity.LAUNCH, Activity.SYNC, Activity.WAIT
 
 
 def traced(*spans, device=GPU, **given):
@@ -315,14 +314,13 @@ def test_a_rank_or_job_that_tells_no_launch_has_no_cause():
     assert idle_causes(traced(work(0, 20, 0))) is None
 
 
+ints = st.integers
 launches = st.lists(
-    st.tuples(*map(st.integers, (-10, 0, -5, 1), (100, 8, 40, 30)), st.booleans()),
+    st.tuples(ints(-10, 100), ints(0, 8), ints(-5, 40), ints(1, 30), st.booleans()),
     min_size=1,
     max_size=8,
 )
-
-
-syncs = st.lists(st.tuples(st.integers(-10, 100), st.integers(1, 40)), max_size=4)
+syncs = st.lists(st.tuples(ints(-10, 100), ints(1, 40)), max_size=4)
 
 
 def slow_causes(given_launches, given_syncs):

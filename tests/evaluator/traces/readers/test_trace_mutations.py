@@ -203,8 +203,8 @@ def comes_to(path):
     values = measure_all(evidence).values
     assert all(math.isfinite(value.value) for value in values)
     for parts in evidence.split.parts if evidence.split else ():
-        told = (parts.compute_ns, parts.exposed_communication_ns, parts.exposed_copy_ns)
-        told += (parts.fill_ns, parts.idle_ns)
+        told = [parts.compute_ns, parts.exposed_communication_ns, parts.exposed_copy_ns]
+        told += [parts.fill_ns, parts.idle_ns]
         assert np.all(np.array(told) >= 0)
         assert np.array_equal(sum(told), parts.window_ns)
     diagnosis = diagnose(evidence)

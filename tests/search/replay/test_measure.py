@@ -12,11 +12,11 @@ from records.machine import LaunchRecord, Machine
 from records.store.store import Store
 from records.study import MEASURE, Origin
 from records.trial import Config, FailureKind, Policy, Purpose, Stage
-from search.cli.replay import decisions_report
 from search.compose import Backend
 from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
 from search.replay.claims import Claim, Decision, Holds, source_of
+from search.replay.view import decisions_report
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
@@ -348,6 +348,8 @@ def test_what_the_machine_here_has_otherwise_is_listed(searched, store):
         claims=(Claim(name="work", holds=YES, why="2048 tokens a step"),),
         launch_count=1,
     )
-    report = decisions_report(searched.study_id, searched.study, source, (decision,), store, "x")
+    report = decisions_report(
+        searched.study_id, searched.study, source, (decision,), store, "x", ""
+    )
     (differs,) = [words for label, words in report.verdicts if label == "machine differs"]
     assert "96" in differs

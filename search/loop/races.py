@@ -138,7 +138,7 @@ class RepeatRunner:
         """
         runner = self.trial_runner
         studies = [self._study_of(each.trial) for each in planned]
-        configs = [_config(each.trial) for each in planned]
+        configs = [config_of(each.trial) for each in planned]
         timed_only = not any(study.measure.profiled_steps for study in studies)
         peaks = [_peak_memory_bytes(each.trial) for each in planned]
         if whole and len(planned) > 1 and timed_only and runner.fits(self.study, peaks):
@@ -196,7 +196,8 @@ def _peak_memory_bytes(trial: Trial) -> tuple[int, ...]:
     return outcome.measurement.peak_memory_bytes if isinstance(outcome, Measured) else ()
 
 
-def _config(trial: Trial) -> Config:
+def config_of(trial: Trial) -> Config:
+    """Return the configuration of a trial that was launched."""
     if trial.config is None:
         raise ValueError(f"trial {trial.ordinal} has no configuration")
     return trial.config

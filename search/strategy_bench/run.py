@@ -33,6 +33,7 @@ from search.compose import MODEL_TURNS
 from search.llm.client import LlmClient, Transport
 from search.llm.proposer import LlmProposer
 from search.llm.transcripts import TranscriptFolder
+from search.loop.races import config_of
 from search.strategies.base import Choice
 from search.strategies.catalog import chooser_named
 from search.strategies.offline import HybridChooser
@@ -184,13 +185,6 @@ def trial(ground: Ground, ordinal: int, config: Config, outcome: float | Failed)
         started_at=WHEN,
         ended_at=WHEN,
     )
-
-
-def config_of(trial: Trial) -> Config:
-    """The configuration of a trial, which all trials on a landscape have."""
-    if trial.config is None:
-        raise ValueError(f"trial {trial.ordinal} has no configuration")
-    return trial.config
 
 
 def _measured(ground: Ground, value: float) -> Measured:

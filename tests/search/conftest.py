@@ -32,7 +32,7 @@ from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
-from tests.support.search import Script, connected
+from tests.support.search import CONFIRMED, Script, connected
 from tests.support.search import ScriptedMessagesServer as Server
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
@@ -51,18 +51,7 @@ class TabularStudy:
     limits: tuple[str, ...] = ()
     seed: str = SEED
     budget: Budget = field(default_factory=lambda: Budget(trials=10, patience=10, max_failures=10))
-    measure: Measure = field(
-        default_factory=lambda: Measure(
-            infrastructure_retries=0,
-            self_test_rounds=0,
-            race_rounds=0,
-            confirm_top=2,
-            confirm_rounds=4,
-            max_confirm_rounds=4,
-            profiled_steps=0,
-            together="never",
-        )
-    )
+    measure: Measure = CONFIRMED
     proposer: Callable[[Space], Proposer] = lambda space: OfflineProposer(CoordinateChooser(space))
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

@@ -420,6 +420,8 @@ ONCE = Measure(
     together="never",
 )
 """Every trial is launched once, and nothing is launched again."""
+CONFIRMED = replace(ONCE, confirm_top=2, confirm_rounds=4, max_confirm_rounds=4)
+"""Only the best and the seed are launched again, four times."""
 
 
 class CutShort:

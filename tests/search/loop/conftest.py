@@ -10,7 +10,7 @@ import pytest
 from policies.space import Space
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import Budget, Command, Context, Dimension, Launch, Measure, SearchSpace, Study
+from records.study import Budget, Command, Context, Dimension, Launch, SearchSpace, Study
 from records.trial import Config, History, Outcome, Policy
 from search.loop.loop import Search
 from search.loop.ports import Proposer
@@ -22,16 +22,8 @@ from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
+from tests.support.search import CONFIRMED
 
-MEASURE = Measure(
-    infrastructure_retries=0,
-    self_test_rounds=0,
-    race_rounds=0,
-    confirm_top=2,
-    confirm_rounds=4,
-    max_confirm_rounds=4,
-    profiled_steps=0,
-)
 ZERO = "def generate_config(workload, environment):\n    return {'n': 0}\n"
 
 
@@ -52,7 +44,7 @@ def study_with(*contexts: Context, choices=(0, 1, 2), **fields: object) -> Study
         testing.study(Dimension(name="n", choices=choices)),
         launch=Launch(recipe="command"),
         command=Command(run=("true",), rank_count="1"),
-        measure=MEASURE,
+        measure=CONFIRMED,
         budget=Budget(trials=4, patience=10, max_failures=10),
         strategy="grid",
         contexts=contexts,

@@ -13,7 +13,7 @@ from records.store.store import Store
 from records.trial import FailureKind, Stage
 from tests.support import records as testing
 
-HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'pydantic', 'typer'}"
+HEAVY = "{'torch', 'pandas', 'numpy', 'scipy', 'anthropic', 'sqlite_utils', 'pydantic', 'typer'}"
 OWN = ["ordinal", "author", "status", "score", "launches", "unit", "caveats", "failure_kind"]
 TIMES = ["message", "started_at", "ended_at", "energy_per_step"]
 TRIALS = (

@@ -14,7 +14,7 @@ from typing import Any
 from records.errors import StoreError
 from records.store.journal import DATABASE, fsync_path, journal_sizes
 from records.store.locks import NETWORK_FILE_SYSTEMS, file_system, hold_opening
-from records.store.schema import SCHEMA, SCHEMA_VERSION
+from records.store.schema import SCHEMA_VERSION, create_tables
 
 DATABASE_NAME = DATABASE
 BUSY_S = 30
@@ -128,7 +128,7 @@ def open_database(root: Path) -> Database:
             _choose_journal_mode(db, root)
             db.relax()
             if not db.version:
-                db.connection.executescript(SCHEMA)
+                create_tables(db.connection)
             if not db.is_complete:  # else pages of its indexes are written many times
                 db.execute(f"PRAGMA cache_size=-{_BUILD_CACHE_KIB}")
         except BaseException:

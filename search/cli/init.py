@@ -44,7 +44,7 @@ def init(
     no_launch: Annotated[bool, typer.Option("--no-launch", help="Only write the file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a study file for your own script, and launch the script once.
+    """Write a study file for your own script, and launch it once.
 
     Reads the options of the script (argparse, click, typer, tyro, dataclasses) without running it.
     Options that are known to change the speed become knobs, with today's value as the first

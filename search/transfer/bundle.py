@@ -42,7 +42,7 @@ from records.store.journal import (
     journal_path,
 )
 from records.store.rows import PendingTrial
-from records.store.schema import SCHEMA
+from records.store.schema import create_tables
 from records.trial import Artifact, Outcome, Trial
 from search.storage import is_inside
 
@@ -304,7 +304,7 @@ def _require_fit(path: Path, study_id: str, entries: Sequence[Entry]) -> None:
     """Raise `StudyError` for records that no store can hold together, by having one hold them."""
     tried = Database("")  # on disk, without a name
     try:
-        tried.connection.executescript(SCHEMA)
+        create_tables(tried.connection)
         with tried.atomic():
             for entry in entries:
                 apply_entry(tried, study_id, entry.kind, to_json(entry))

@@ -49,7 +49,7 @@ def loaded_by(*lines):
     return printed, set(told.stderr.splitlines()[-1].split())
 
 
-HEAVY = {"torch", "pandas", "scipy", "anthropic", "matplotlib"}
+HEAVY = {"torch", "pandas", "scipy", "anthropic", "sqlite_utils"}
 MEASURING = {
     *("sklearn", "fastapi", "yaml", "policies.sandbox", "search.cli.run"),
     *("evaluator.recipes.builtin", "evaluator.traces.readers.formats", "search.study.cards"),

@@ -24,11 +24,11 @@ from generated_truth import Sweep
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import Measures, measure_all
 from evaluator.traces.analysis.breakdown import JobSplit, StepParts, job_windows
-from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import Intervals
 from evaluator.traces.model import Activity, RankTrace, StepWindows, TraceSet
 from evaluator.traces.readers.files import STANDARD_LIMITS
 from evaluator.traces.readers.read import read_folder
+from records.errors import TraceError
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "traces"
 HEADER = (

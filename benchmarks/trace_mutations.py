@@ -31,9 +31,9 @@ from mutated_traces import mutant, seeds
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.traces.analysis.stragglers import stragglers
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.read import read_folder
+from records.errors import TraceError
 
 CORPUS = Path(__file__).parents[2] / "shared" / "data" / "traces"
 LIMITS = ReadLimits(file_bytes=64 << 20, decompressed_bytes=256 << 20, event_count=500_000)

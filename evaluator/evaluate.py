@@ -30,8 +30,8 @@ from evaluator.timing.steady import steady_part
 from evaluator.traces.analysis.breakdown import JobSplit, breakdown
 from evaluator.traces.analysis.collectives import Exposure, exposures
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import TraceSet
+from records.errors import TraceError
 from records.machine import Conditions, LaunchRecord
 from records.study import Study
 from records.trial import (

@@ -16,8 +16,8 @@ import msgspec
 from evaluator.ports import JobResult, Reading
 from evaluator.rank.job import Measure as RankMeasure
 from evaluator.rank.protocol import LEAST_SLOWER_STEPS, RankFile, reason_to_stop
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, read_bytes
+from records.errors import TraceError
 from records.study import Measure, Study
 from records.trial import Failed, FailureKind, Measurement, Serving, Stage
 from records.workload import Message, Workload

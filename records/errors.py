@@ -13,6 +13,7 @@ CclsearchError
 import math
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import ClassVar
 
 SHOWN_CHARS = 100
@@ -88,3 +89,10 @@ class Strict:
         "extra": "forbid",
         "allow_inf_nan": False,
     }
+
+
+class TraceError(CclsearchError):
+    """A file is not a trace that can be measured; says which file and what is wrong with it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(f"{path}: {what}")

@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
 from evaluator.recipes.command import TRACE_FOLDER
-from evaluator.traces.errors import TraceError
-from records.errors import StoreError, StudyError, shown
+from records.errors import StoreError, StudyError, TraceError, shown
 from records.store.artifacts import Artifacts, FileReference, StoredFile
 from records.store.store import Store
 from records.study import Study

@@ -22,8 +22,8 @@ from typing import TypeVar
 import msgspec
 
 from evaluator.samples import RANK_FILE_LIMITS
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
+from records.errors import TraceError
 from records.expression import format_bytes
 from records.trial import FailureKind
 

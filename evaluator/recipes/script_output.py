@@ -16,8 +16,8 @@ import msgspec
 from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.protocol import COMMAND_LOG
 from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import read_bytes
+from records.errors import TraceError
 from records.study import TIME_UNITS, Command, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
 

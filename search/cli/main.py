@@ -15,8 +15,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_group
 
-from evaluator.traces.errors import TraceError
-from records.errors import CclsearchError, EnvironmentFault, StoreError, StudyError
+from records.errors import CclsearchError, EnvironmentFault, StoreError, StudyError, TraceError
 from search.settings import Interrupted, ProviderError, installed_version
 from search.views.console import neutral_streams
 

@@ -7,10 +7,9 @@ from typing import ClassVar, TypeAlias
 
 from evaluator.timing.bench_csv import BenchRow, read_bench
 from evaluator.timing.timing import Timing
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, read_bytes
 from records.codec import from_json
-from records.errors import CodecError, StoreError, StudyError, shown
+from records.errors import CodecError, StoreError, StudyError, TraceError, shown
 from records.files import check_value_count
 from records.store.rows import StudyRow, to_outcome
 from records.store.store import Store

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from evaluator.timing.decision import Noise
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import STANDARD_LIMITS
 from records.codec import with_texts
+from records.errors import TraceError
 from records.llm_exchange import LlmExchange
 from records.scrub import Scrubber
 from records.study import Measure, Study

@@ -23,10 +23,9 @@ from typing import BinaryIO, Final
 import msgspec
 import zstandard
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
 from records.codec import from_json, to_json
-from records.errors import CodecError, StoreError, Strict, StudyError, shown
+from records.errors import CodecError, StoreError, Strict, StudyError, TraceError, shown
 from records.files import check_value_count
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts

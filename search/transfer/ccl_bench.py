@@ -21,9 +21,8 @@ import yaml
 
 from evaluator.metrics.base import Absent
 from evaluator.metrics.compute import all_parameters
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
-from records.errors import StoreError, StudyError, shown
+from records.errors import StoreError, StudyError, TraceError, shown
 from records.machine import Machine
 from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Study, Value

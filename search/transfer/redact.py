@@ -15,11 +15,10 @@ from typing import BinaryIO, cast
 import msgspec
 import zstandard
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import LARGE_LIMITS, pieces
 from records.codec import with_texts
-from records.errors import StudyError
+from records.errors import StudyError, TraceError
 from records.machine import LaunchRecord
 from records.store.artifacts import Artifacts
 from records.store.store import Store

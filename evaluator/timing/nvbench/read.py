@@ -19,10 +19,9 @@ import numpy as np
 from pydantic import ConfigDict, JsonValue
 
 from evaluator.timing.screening.estimate import Channel, Samples, TimeSummary, Unusable
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, open_regular, read_bytes
 from records.codec import from_json
-from records.errors import CodecError, StudyError, shown
+from records.errors import CodecError, StudyError, TraceError, shown
 from records.files import check_value_count
 
 EXACT = ConfigDict(strict=True)

@@ -26,10 +26,10 @@ import numpy as np
 from isal import isal_zlib
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankTrace, StepKind
 from evaluator.traces.readers.files import ReadLimits, open_regular
 from evaluator.traces.readers.formats import read_file
+from records.errors import TraceError
 
 Column: TypeAlias = NDArray[np.generic]
 

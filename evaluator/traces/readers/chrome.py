@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces
+from records.errors import TraceError
 
 E = TypeVar("E", bound=msgspec.Struct)
 V = TypeVar("V")

@@ -12,8 +12,8 @@ from pathlib import Path
 import zstandard
 from isal import igzip, igzip_lib
 
-from evaluator.traces.errors import TraceError
 from records import files
+from records.errors import TraceError
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = re.compile(rb"\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18")  # or a frame to skip

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.files import ReadLimits, pieces
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.nsys import reader as nsys
 from evaluator.traces.readers.xla import reader as xla
 from evaluator.traces.readers.xla.xplane import is_xspace
+from records.errors import TraceError
 
 _LOOKED_AT_BYTES = 1 << 18
 _LOOKED_AT_IN_ALL_BYTES = 64 << 20

@@ -21,7 +21,6 @@ import numpy as np
 
 from evaluator.rank.protocol import die_with
 from evaluator.traces.analysis.stragglers import align_clocks
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, RankGroup, RankTrace, TraceSet
 from evaluator.traces.readers.cache import (
     cache_path,
@@ -33,6 +32,7 @@ from evaluator.traces.readers.cache import (
 )
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import Format, find_traces, read_file, shorten_list
+from records.errors import TraceError
 
 _NAMELESS = RankGroup("")
 _TWO = 2

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.recipes.script_output import TraceFolder
-from evaluator.traces.errors import TraceError
-from records.errors import StudyError
+from records.errors import StudyError, TraceError
 from records.study import Measure
 from records.trial import Config, FailureKind, Measured
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.traces.errors import TraceError
-from records.errors import CclsearchError, CodecError, StoreBusy, StudyError
+from records.errors import CclsearchError, CodecError, StoreBusy, StudyError, TraceError
 from records.store.store import Store
 from search.cli import main as cli
 from search.cli.main import exit_code, loaded, main

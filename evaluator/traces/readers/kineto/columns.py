@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import Nanoseconds, first_place
 from evaluator.traces.model import Table
 from evaluator.traces.readers.chrome import ChromeFile, DamagedEvent
@@ -38,7 +37,7 @@ from evaluator.traces.readers.kineto.events import (
     sound_arguments,
 )
 from evaluator.traces.readers.marks import counted
-from records.errors import shown
+from records.errors import TraceError, shown
 
 T = TypeVar("T")
 

@@ -14,10 +14,10 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 import numpy as np
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import CollectiveKind, RankGroup
 from evaluator.traces.readers.chrome import repair_text
 from evaluator.traces.readers.marks import collective_kind, communicates
+from records.errors import TraceError
 
 T = TypeVar("T")
 

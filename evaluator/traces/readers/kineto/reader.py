@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import Nanoseconds, latest_window
 from evaluator.traces.model import (
     Activity,
@@ -50,6 +49,7 @@ from evaluator.traces.readers.kineto.events import (
     only_group,
 )
 from evaluator.traces.readers.marks import collective_kind, counted, outermost
+from records.errors import TraceError
 
 _NOTHING, _UNKNOWN = -1, -1
 _VAGUE = (CollectiveKind.OTHER, CollectiveKind.SEND_RECV)

@@ -17,10 +17,10 @@ from typing import Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, Table
 from evaluator.traces.readers.files import ReadLimits, pieces
 from evaluator.traces.readers.marks import counted
+from records.errors import TraceError
 
 V = TypeVar("V", str, bytes)
 Integers: TypeAlias = dict[str, NDArray[np.int64]]

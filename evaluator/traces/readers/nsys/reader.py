@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import first_place
 from evaluator.traces.model import (
     Activity,
@@ -46,6 +45,7 @@ from evaluator.traces.readers.nsys.database import (
     process_of,
 )
 from evaluator.traces.readers.nsys.nccl import NcclCalls, NcclOperation, nccl_calls
+from records.errors import TraceError
 
 _LARGEST_BYTES = 1 << 50
 _MOST_MULTIPROCESSORS = 1 << 16

@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.intervals import Nanoseconds
 from evaluator.traces.model import (
     Activity,
@@ -48,6 +47,7 @@ from evaluator.traces.readers.xla.events import (
     read_events,
 )
 from evaluator.traces.readers.xla.xplane import is_xspace, read_xspace
+from records.errors import TraceError
 
 # XLA's own names with `-`, and the primitives after which newer JAX names operations, with `_`.
 _COLLECTIVE = re.compile(

@@ -18,7 +18,6 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, read_bytes
 from evaluator.traces.readers.xla.events import (
     LATEST_NS,
@@ -29,6 +28,7 @@ from evaluator.traces.readers.xla.events import (
     Times,
     XlaEvents,
 )
+from records.errors import TraceError
 
 _MESSAGE_BYTES = (1 << 31) - 1  # protobuf's own limit
 _MOST_NAMES = 2_000_000

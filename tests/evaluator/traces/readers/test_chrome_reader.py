@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers import chrome as chrome_text
 from evaluator.traces.readers.chrome import ChromeFile
 from evaluator.traces.readers.files import STANDARD_LIMITS
+from records.errors import TraceError
 
 
 class Event(msgspec.Struct):

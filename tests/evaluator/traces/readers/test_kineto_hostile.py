@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.kineto import columns as kineto_columns
 from evaluator.traces.readers.kineto.reader import read_rank
+from records.errors import TraceError
 from tests.support.kineto import RANK_0_OF_2, write
 from tests.support.traces import GLOO, SYNTHETIC
 

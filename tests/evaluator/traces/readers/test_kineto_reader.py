@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, Device, StepKind
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.read import read_folder, read_traces
+from records.errors import TraceError
 from tests.support.kineto import (
     GLOO_THREAD,
     NCCL,

@@ -10,10 +10,10 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.nsys.reader import read_devices
+from records.errors import TraceError
 from tests.support.traces import named_cases, pieces
 
 

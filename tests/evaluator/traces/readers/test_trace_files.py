@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
 from evaluator.traces.readers.formats import Format, NoTraceError, format_of, read_file
+from records.errors import TraceError
 
 LIMITS = ReadLimits()
 TEXT = json.dumps([{"name": f"kernel {number * 7919 % 100_003}"} for number in range(20_000)])

@@ -12,11 +12,11 @@ from select import select
 import numpy as np
 import pytest
 
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.cache import cache_path
 from evaluator.traces.readers.files import LARGE_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import NoTraceError
 from evaluator.traces.readers.read import read_folder, read_in_processes
+from records.errors import TraceError
 from tests.support.traces import GLOO, SYNTHETIC, named_cases, read
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "dur": 100}

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.traces.errors import TraceError
 from evaluator.traces.readers.files import ReadLimits
 from evaluator.traces.readers.read import read_folder
 from records.codec import from_json, to_json
+from records.errors import TraceError
 from records.trial import Diagnosis
 
 LIMITS = ReadLimits(file_bytes=1 << 24, decompressed_bytes=1 << 24, event_count=10_000)

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.traces.analysis.breakdown import job_split
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, TraceSet
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS
 from evaluator.traces.readers.read import read_folder
 from evaluator.traces.readers.xla import events as xla_events
 from evaluator.traces.readers.xla import xplane
 from evaluator.traces.readers.xla.reader import read_devices
+from records.errors import TraceError
 from tests.support.traces import DATA
 from tests.support.xla import named, number, span, text, xspace
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from evaluator.traces.analysis.breakdown import job_split
-from evaluator.traces.errors import TraceError
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup, TraceSet
 from evaluator.traces.readers.marks import collective_kind
 from evaluator.traces.readers.read import read_folder
@@ -17,6 +16,7 @@ from evaluator.traces.readers.xla.reader import (
     read_devices,
     result_bytes,
 )
+from records.errors import TraceError
 from tests.support.traces import DATA, named_cases, pieces, value_of
 from tests.support.xla import named, span
 

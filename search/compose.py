@@ -73,7 +73,7 @@ class Backend:
     capacity: Capacity = field(default_factory=Capacity)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
-    scrubber: Scrubber | None = None
+    scrubber: Scrubber | None
     """Removes secrets from all that is recorded; None where it was recorded before."""
 
     def runner(

@@ -28,13 +28,15 @@ from search.cli.options import (
 from search.cli.run import Stop, face
 from search.compose import check_environment, local_backend, new_study_id
 from search.loop.study_result import leader_of, trials_named
-from search.replay.claims import (
+from search.replay.measure import (
     Decision,
     Source,
+    begin,
+    measuring,
+    measuring_study,
     require_search,
     source_of,
 )
-from search.replay.measure import begin, measuring, measuring_study
 from search.replay.other_machine import as_given, policies_elsewhere
 from search.replay.rerun import recorded_study, replay_study
 from search.replay.scores import compare_replay, score_again
@@ -45,7 +47,7 @@ from search.replay.view import (
     scores_report,
     search_report,
 )
-from search.report.summary import print_lines
+from search.report.data import print_lines
 from search.settings import installed_version, open_store, status
 from search.study.spaces import PreparedStudy, parts, prepare, varied_values
 from search.transfer.trust import require_trust

@@ -38,7 +38,7 @@ from search.loop.budget import extend_budget, with_price
 from search.loop.leader import study_leader
 from search.loop.ports import Observer, scrubbed_study
 from search.loop.study_result import StudyResult
-from search.report.summary import StudyRecord, print_report
+from search.report.data import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
 from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
 from search.transfer.trust import require_trust

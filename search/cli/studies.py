@@ -41,8 +41,7 @@ from search.loop.study_result import (
     rescore,
     trial_spread,
 )
-from search.report.summary import (
-    Line,
+from search.report.data import (
     StudyRecord,
     large_study_lines,
     origin_lines,
@@ -63,7 +62,7 @@ from search.views.format import (
 )
 from search.views.study import front_words, objective_words, use_facts, use_words
 from search.views.terminal import GAP, print_trials, trial_line
-from search.views.trial import trial_facts
+from search.views.trial import Line, trial_facts
 
 if TYPE_CHECKING:
     from search.loop.learned import LearnedConstraint

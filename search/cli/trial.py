@@ -26,7 +26,7 @@ from search.cli.options import (
     write_file,
 )
 from search.loop.study_result import leader_of
-from search.report.trial import trial_record
+from search.report.data import trial_record
 from search.settings import open_store
 from search.storage import POLICY, copy_files, stored_text
 from search.transfer.script import launch_script

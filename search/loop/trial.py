@@ -224,7 +224,7 @@ class TrialRunner:
     evaluator: Evaluator
     fits: Fits = fits_together
     sleep: Callable[[float], None] = time.sleep
-    scrubber: Scrubber | None = None
+    scrubber: Scrubber | None
     """Removes secrets from all that is recorded; None where it was recorded before."""
 
     @property

@@ -344,6 +344,7 @@ def _leg(
     host = next((talk.host for talk in talks if talk.host), None)
     evaluator = RecordedEvaluator(record, progress, before_launch)
     backend = Backend(
+        scrubber=None,
         evaluator=evaluator,
         model=lambda study, _notice: LlmClient(
             # No text holds this key by chance: taking it out changes nothing recorded.

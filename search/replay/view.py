@@ -9,11 +9,10 @@ from records.store.store import Store
 from records.study import Study
 from records.trial import Config, Failed, Measured, MetricValue, Trial
 from search.loop.study_result import Rescored
-from search.replay.claims import Decision, Holds, Source, all_hold
+from search.replay.measure import Decision, Holds, Source, all_hold
 from search.replay.other_machine import Answer, Kind, PolicyElsewhere
 from search.replay.rerun import Recorded
 from search.replay.scores import Checks, Rescore, ScoredTrial
-from search.report.summary import Line
 from search.views.format import (
     NO_CONFIG,
     format_decimal_bytes,
@@ -25,6 +24,7 @@ from search.views.format import (
 )
 from search.views.machine import differences, disturbed_among, disturbed_words, machine_of
 from search.views.study import objective_words
+from search.views.trial import Line
 
 REASON_CHARS, WORDS_CHARS = 300, 400
 KINDS = {

@@ -33,6 +33,7 @@ from search.service.auth import (
     KnownToken,
     Role,
     Sessions,
+    TooManyError,
     digest_of,
     load_key,
     local_token,
@@ -40,8 +41,7 @@ from search.service.auth import (
 )
 from search.service.config import Listen, ServiceConfig, read_config
 from search.service.guard import Guard
-from search.service.limits import TooManyError
-from search.service.pages import base, compare, explore, site, study, submit, trial, trials
+from search.service.pages import base, compare, site, study, submit, trial, trials
 from search.service.pages.base import error_page
 from search.service.queue import RunTable, State
 from search.service.runner import Scheduler, claim, no_deliveries, table_path
@@ -67,7 +67,7 @@ UNKNOWN = {
 """Our messages where no route was found."""
 
 
-PAGES = (base, site, submit, study, trials, trial, compare, explore)
+PAGES = (base, site, submit, study, trials, trial, compare)
 API = "/api/v1"
 ROUTES = (
     studies_routes.router,

@@ -35,7 +35,7 @@ from search.report.explored import (
     study_knobs,
 )
 from search.report.report import study_report
-from search.service.limits import TooManyError
+from search.service.auth import TooManyError
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.charts import sparkline
 from search.views.html import render_html

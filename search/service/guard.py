@@ -9,8 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from search.service import access
 from search.service.access import SAFE_METHODS, is_page, refusal_of, require_role, token_in
-from search.service.auth import Caller, Role, find_token
-from search.service.limits import Rates, address_of
+from search.service.auth import Caller, Rates, Role, address_of, find_token
 from search.service.service import Service
 
 HEADERS = {

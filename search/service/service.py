@@ -30,7 +30,15 @@ from search.compose import (
 )
 from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
-from search.service.auth import Caller, KnownToken, Sessions, write_privately
+from search.service.auth import (
+    Caller,
+    KnownToken,
+    Rates,
+    Sessions,
+    Slots,
+    TooManyError,
+    write_privately,
+)
 from search.service.config import Limits, OfferedEnvironment, ServiceConfig
 from search.service.data import (
     ChartData,
@@ -41,7 +49,6 @@ from search.service.data import (
     disturbed_study,
 )
 from search.service.events import Feeds
-from search.service.limits import Rates, Slots, TooManyError
 from search.service.models import StudyShort
 from search.service.queue import RunTable, State, Submitted
 from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path

@@ -87,6 +87,7 @@ class TabularStudy:
         if prepared.scoring.more:
             proposer = FrontProposer(proposer, prepared.scoring)
         trial_runner = TrialRunner(
+            scrubber=None,
             study_id=self.study_id,
             prepared=prepared,
             store=self.store,

@@ -20,8 +20,8 @@ from search.report.explored import Interval
 from search.service.access import Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
+from search.service.auth import HeldResponse
 from search.service.data import Form, compare_recorded
-from search.service.limits import HeldResponse
 from search.service.models import (
     Board,
     Comparison,

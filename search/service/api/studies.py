@@ -17,11 +17,11 @@ from records.store.queries import StudyQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
 from search.loop.study_result import best_result, final_result, leader_of
+from search.report.data import undecided_words
 from search.report.explored import StudyFront, StudyHistory, StudyKnobs
-from search.report.summary import undecided_words
 from search.service.access import Reader, Submitter, TheService
+from search.service.auth import HeldResponse
 from search.service.events import stream_events
-from search.service.limits import HeldResponse
 from search.service.models import (
     Environment,
     Page,

@@ -11,8 +11,7 @@ from search.leaderboard.view import RULE, about_sections, group_section
 from search.service.access import Reader, TheService, begin_session, end_session, local_place
 from search.service.api.health import service_status
 from search.service.api.studies import Offset
-from search.service.auth import find_token
-from search.service.limits import address_of
+from search.service.auth import address_of, find_token
 from search.service.pages.base import form_of, page
 
 router = APIRouter(include_in_schema=False)

@@ -21,8 +21,8 @@ from records.store.store import Store
 from records.trial import Failed, History
 from search.loop.budget import cost_usd, with_price
 from search.loop.study_result import StudyResult, final_result
+from search.report.data import StudyRecord, failures_words, judged_lines, result_lines
 from search.report.question import question_facts, work_facts
-from search.report.summary import Line, StudyRecord, failures_words, judged_lines, result_lines
 from search.service.access import Reader, Submitter, TheService
 from search.service.api.studies import (
     MoreTrials,
@@ -42,6 +42,7 @@ from search.views.study import (
     objective_words,
     use_words,
 )
+from search.views.trial import Line
 
 router = APIRouter(include_in_schema=False)
 

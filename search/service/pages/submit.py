@@ -17,9 +17,8 @@ from records.study import Dimension, Study, Value, choices_of
 from search.compose import MODEL_TURNS
 from search.service.access import Submitter, TheService
 from search.service.api.studies import create
-from search.service.auth import Caller
+from search.service.auth import Caller, TooManyError
 from search.service.config import Limits
-from search.service.limits import TooManyError
 from search.service.pages.base import Fields, form_of, one, page
 from search.service.service import (
     NewStudy,

@@ -17,8 +17,8 @@ from records.trial import Artifact, Measured, Outcome, Purpose, Repeat, Trial
 from search.llm.transcripts import RecordedTurn, recorded_turns
 from search.loop.budget import cost_usd
 from search.report.analysis import time_chart
+from search.report.data import trial_record
 from search.report.explored import repeats_of
-from search.report.trial import trial_record
 from search.service.api.trials import (
     Ordinal,
     bytes_between,

@@ -1,4 +1,4 @@
-"""The table of the trials of a study, filtered, sorted and paged, as a page and as CSV."""
+"""The trials of a study: a table, filtered, sorted and paged, and their charts to explore."""
 
 import io
 from collections.abc import Mapping, Sequence
@@ -10,18 +10,28 @@ from fastapi import APIRouter, Query, Response
 from pydantic import Field, model_validator
 
 from records.errors import StudyError
-from records.store.queries import KNOB, METRIC
+from records.store.queries import KNOB, METRIC, TrialOutline
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Dimension, choices_of
 from records.trial import Measured, MetricValue, Trial
 from search.report.analysis import shown_metrics
-from search.report.explored import are_too_many, repeat_spreads, spread_of_trial
+from search.report.explored import (
+    FrontPoint,
+    StudyFront,
+    StudyKnobs,
+    are_too_many,
+    draw_fronts,
+    draw_knobs,
+    outlines_of,
+    repeat_spreads,
+    spread_of_trial,
+)
 from search.service.api.trials import TrialListQuery, attachment
 from search.service.data import disturbed_trials
-from search.service.pages.base import OneStudy
+from search.service.pages.base import OneStudy, StudyPage, drawing
 from search.transfer.tables import StudyExport, trial_documents, write_csv
-from search.views.format import one_line
+from search.views.format import format_flags, format_number, one_line
 from search.views.trial import ListedTrial, known_numbers, trial_table
 
 router = APIRouter(include_in_schema=False)
@@ -193,3 +203,68 @@ def _is_varied(dimension: Dimension) -> bool:
         return len(choices_of(dimension)) > 1
     except StudyError:  # an imported record, which lists no choices
         return True
+
+
+@router.get("/studies/{study_id}/explore")
+def explore(at: OneStudy, against: Annotated[str, Query(max_length=120)] = "") -> Response:
+    """Show results against what they cost, configurations as lines, and a table of the same."""
+    row, records, explored = at.row, at.records, at.service.explored
+    knobs, problem = explored.knobs(row, records), None
+    try:
+        front = explored.front(row, records, against or None)
+    except StudyError as error:
+        front, problem = explored.front(row, records), str(error)
+    return at.page(
+        "explore.html",
+        "explore",
+        problem=problem,
+        metrics=_metrics(at),
+        front=front,
+        fronts=[(words, drawing(svg)) for words, svg in draw_fronts(front)],
+        knobs=knobs,
+        tried=drawing(draw_knobs(knobs)),
+        rows=_rows(row, front, knobs, records),
+        axis_names=[axis.shown.label for axis in front.axes],
+    )
+
+
+def _metrics(at: StudyPage) -> list[str]:
+    """Return what the objective can be drawn against: the metrics of the best trial."""
+    best = at.best()
+    if best is None:
+        return []
+    values = at.records.metric_values(at.row.id, best.ordinal).get(best.ordinal, ())
+    return [each.name for each in values if each.name != at.row.study.objective.expression]
+
+
+def _rows(
+    row: StudyRow, front: StudyFront, knobs: StudyKnobs, store: Store
+) -> list[dict[str, object]]:
+    """Return every trial that a chart shows, the best first and the failed last."""
+    points = {point.ordinal: point for point in front.points}
+    drawn = {*points, *(line.ordinal for line in knobs.lines)}
+    outlines = sorted(
+        outlines_of(row, store, drawn),
+        key=lambda of: (of.cost is None, of.is_limited, of.cost or 0.0, of.ordinal),
+    )
+    return [
+        {
+            "ordinal": each.ordinal,
+            "values": _values(each, points.get(each.ordinal), front),
+            "launch_count": each.launch_count,
+            "settings": "" if each.config is None else format_flags(each.config),
+            "on_front": each.ordinal in points and points[each.ordinal].on_front,
+            "is_best": each.ordinal == knobs.best,
+            "failure": None if each.failure is None else each.failure.value.replace("_", " "),
+        }
+        for each in outlines
+    ]
+
+
+def _values(of: TrialOutline, point: FrontPoint | None, front: StudyFront) -> list[str]:
+    """Return the values of a trial by axis, empty where it has none."""
+    if point is not None:
+        reached = zip(point.values, front.axes, strict=True)
+        return [format_number(value.shown(axis).centre) for value, axis in reached]
+    value = "" if of.value is None else format_number(of.value)
+    return [value] + [""] * (len(front.axes) - 1)

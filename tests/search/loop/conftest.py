@@ -93,6 +93,7 @@ class ContextSearch:
     def run(self) -> StudyResult:
         prepared = prepare(self.study)
         trial_runner = TrialRunner(
+            scrubber=None,
             study_id=self.study_id,
             prepared=prepared,
             store=self.store,

@@ -8,7 +8,7 @@ from records.study import Budget
 from records.trial import FailureKind, Score
 from search.llm.prompt import PromptWriter
 from search.loop.leader import study_leader
-from search.report.summary import StudyRecord, report_lines
+from search.report.data import StudyRecord, report_lines
 from tests.support.evaluator import Fails, Takes
 from tests.support.search import ONCE
 

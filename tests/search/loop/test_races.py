@@ -13,7 +13,7 @@ from records.trial import FailureKind, Purpose
 from search.loop.budget import extend_budget
 from search.loop.leader import took_turns
 from search.loop.study_result import ConfirmingRounds
-from search.report.summary import StudyRecord, report_lines
+from search.report.data import StudyRecord, report_lines
 from tests.support.evaluator import Fails, InTurn, Takes
 from tests.support.search import ONCE, CutShort, seconds
 

@@ -13,7 +13,7 @@ from records.trial import FailureKind, Stage
 from search.loop.budget import launches_used
 from search.loop.leader import claim_rule, find_leader
 from search.loop.study_result import StudyResult, find
-from search.report.summary import StudyRecord, report_lines, spread_words
+from search.report.data import StudyRecord, report_lines, spread_words
 from search.views.format import comparison_words
 from tests.support import records as testing
 from tests.support.search import relaunch

@@ -18,8 +18,7 @@ from search.llm.client import LlmClient
 from search.loop.batch import Capacity
 from search.loop.study_result import StudyResult
 from search.loop.trial import ContextEvaluator
-from search.replay.claims import Decision, source_of
-from search.replay.measure import begin, measuring, measuring_study
+from search.replay.measure import Decision, begin, measuring, measuring_study, source_of
 from search.replay.rerun import recorded_study, replay_study
 from search.replay.scores import Checks, compare_replay
 from search.settings import LlmSettings, Secret
@@ -76,6 +75,7 @@ class Recording:
             study = store.find(self.study_id).study
             again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
             around = Backend(
+                scrubber=None,
                 evaluator=ContextEvaluator(self.evaluator),
                 model=lambda study, _notice: _client(study, server),
                 seed=Policy(source=SEED, author="seed"),
@@ -141,6 +141,7 @@ class Replay:
         """Run, or go on."""
         with closing(Store(self.searched.root)) as store:
             around = Backend(
+                scrubber=None,
                 evaluator=ContextEvaluator(self.evaluator),
                 model=lambda *_: None,
                 seed=store.history(self.searched.study_id).trials[0].policy,

@@ -15,7 +15,7 @@ from records.trial import Config, FailureKind, Policy, Purpose, Stage
 from search.compose import Backend
 from search.loop.batch import Capacity
 from search.loop.trial import ContextEvaluator
-from search.replay.claims import Claim, Decision, Holds, source_of
+from search.replay.measure import Claim, Decision, Holds, source_of
 from search.replay.view import decisions_report
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
@@ -214,6 +214,7 @@ def machine(monkeypatch):
         @contextmanager
         def here(_study, _store, _first, seed):
             yield Backend(
+                scrubber=None,
                 evaluator=ContextEvaluator(evaluator),
                 model=lambda *_: None,
                 seed=seed,

@@ -21,9 +21,8 @@ from records.trial import Config, FailureKind, Policy, Trial
 from search.loop.study_result import StudyResult
 from search.service import server
 from search.service.app import app_of
-from search.service.auth import KnownToken, Role, digest_of
+from search.service.auth import KnownToken, Rates, Role, digest_of
 from search.service.config import Listen, ServiceConfig
-from search.service.limits import Rates
 from search.service.queue import RunTable
 from search.service.runner import Scheduler
 from search.service.server import listening, server_of

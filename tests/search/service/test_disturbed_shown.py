@@ -12,7 +12,7 @@ from records.store.store import Store
 from records.study import Dimension
 from records.trial import Repeat
 from search.loop.study_result import StudyResult
-from search.report.summary import StudyRecord
+from search.report.data import StudyRecord
 from search.views.machine import disturbed_words
 from tests.search.service.conftest import FINISHED, running
 from tests.search.service.reading_pages import get, table

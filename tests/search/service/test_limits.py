@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from search.service.auth import MOST_CALLERS, HeldResponse, Rates, Slots, TooManyError, address_of
 from search.service.config import Limits, ServiceConfig
-from search.service.limits import MOST_CALLERS, HeldResponse, Rates, Slots, TooManyError, address_of
 from tests.search.service.conftest import FINISHED, until
 
 LOG = f"/api/v1/studies/{FINISHED}/trials/0/files/logs/rank0.log"

@@ -20,9 +20,8 @@ from records.study import Command, Dimension, Launch
 from records.trial import Policy
 from search.compose import STRATEGIES
 from search.service import service as module
-from search.service.auth import Caller, Role
+from search.service.auth import Caller, Role, TooManyError
 from search.service.config import Limits, ServiceConfig
-from search.service.limits import TooManyError
 from search.service.queue import State
 from search.service.runner import Scheduler
 from search.service.service import ConflictError, ForbiddenError, NewStudy, Service, study_of

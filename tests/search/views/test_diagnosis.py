@@ -13,7 +13,7 @@ from records.store.store import Store
 from records.trial import CollectiveTime, Diagnosis
 from search.loop.leader import study_leader
 from search.loop.study_result import find
-from search.report.summary import StudyRecord, report_lines
+from search.report.data import StudyRecord, report_lines
 from search.views.diagnosis import diagnosis_lines, diagnosis_words
 
 GIB = 2**30

@@ -10,7 +10,7 @@ from evaluator.timing.decision import Noise
 from records.machine import Checkout, Conditions, Gpu, GpuConditions, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.study import Measure
-from search.report.summary import StudyRecord, report_lines
+from search.report.data import StudyRecord, report_lines
 from search.views.machine import (
     conditions_words,
     differences,

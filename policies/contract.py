@@ -76,7 +76,7 @@ def seed_policy(name_or_path: str, space: Space) -> Policy:
         source = read_text(Path(expanded(name_or_path)))
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(
-            f"seed policy {name_or_path!r} is no built-in seed and no readable file: "
+            f"seed policy {name_or_path!r} is neither a built-in seed nor a readable file: "
             f"{getattr(error, 'strerror', None) or error}; {suggestion(name_or_path, seed_names())}"
         ) from error
     return Policy(source=source, author="seed", rationale=f"from {Path(name_or_path).name}")

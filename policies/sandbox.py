@@ -144,10 +144,27 @@ def _disagreement(first: dict[str, Scalar], second: dict[str, Scalar]) -> str:
     )
 
 
-_KEPT = ("write", "mmap", "mprotect", "munmap", "brk", "rt_sigreturn", "mremap", "exit_group")
 KEPT_CALLS: Mapping[str, Mapping[str, int]] = {
-    "x86_64": dict(zip(_KEPT, (1, 9, 10, 11, 12, 15, 25, 231), strict=True)),
-    "aarch64": dict(zip(_KEPT, (64, 222, 226, 215, 214, 139, 216, 94), strict=True)),
+    "x86_64": {
+        "write": 1,
+        "mmap": 9,
+        "mprotect": 10,
+        "munmap": 11,
+        "brk": 12,
+        "rt_sigreturn": 15,
+        "mremap": 25,
+        "exit_group": 231,
+    },
+    "aarch64": {
+        "write": 64,
+        "exit_group": 94,
+        "rt_sigreturn": 139,
+        "brk": 214,
+        "munmap": 215,
+        "mremap": 216,
+        "mmap": 222,
+        "mprotect": 226,
+    },
 }
 """What CPython needs to compute, to write to a descriptor it holds, and to end; by machine.
 

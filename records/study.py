@@ -448,7 +448,7 @@ def list_words(choices: Sequence[Value]) -> str:
 
 def _numbers(span: Range, where: str) -> tuple[Value, ...]:
     if not all(abs(end) < MAX_NUMBER for end in (span.low, span.high)):
-        raise StudyError(f"{where}: a range lies within 64 bits, not {span.low} to {span.high}")
+        raise StudyError(f"{where}: a range must fit in 64 bits, not {span.low} to {span.high}")
     if span.low > span.high:
         raise StudyError(f"{where}: range low {span.low} is above high {span.high}")
     step = 1 if span.step is None else span.step

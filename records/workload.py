@@ -99,7 +99,7 @@ class Workload(Strict):
             raise StudyError("[workload] phase 'communication' needs messages; give a [[message]]")
         if self.messages and self.phase != "communication":
             raise StudyError(
-                f"[workload] phase {self.phase!r} exchanges no messages of its own; leave "
+                f"[workload] phase {self.phase!r} exchanges no separate messages; leave "
                 "[[message]] out, or set phase to 'communication'"
             )
         above_zero("workload", requests_per_s=self.requests_per_s)

@@ -87,7 +87,7 @@ def copy_files(
         try:
             if not is_inside(artifact.name):
                 raise StoreError(
-                    f"{whose}: {shown(artifact.name)} is no name of a file in a folder"
+                    f"{whose}: {shown(artifact.name)} is not the name of a file in a folder"
                 )
             if path in (folder / POLICY, *paths):
                 raise StoreError(f"{whose}: {artifact.name} is the name of another file there")

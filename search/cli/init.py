@@ -38,7 +38,10 @@ def init(
     output: Annotated[
         Path | None,
         typer.Option(
-            "-o", "--output", metavar="FILE", help="File to write. [default: study.toml beside it]"
+            "-o",
+            "--output",
+            metavar="FILE",
+            help="File to write. [default: study.toml next to the script]",
         ),
     ] = None,
     no_launch: Annotated[bool, typer.Option("--no-launch", help="Only write the file.")] = False,

@@ -408,9 +408,11 @@ def address_of(url: str) -> tuple[str, str | None]:
         parts = urlsplit(url.strip())
         _ = parts.port
     except ValueError as error:
-        raise StudyError(f"{shown(url)} is no URL: {error}") from error
+        raise StudyError(f"{shown(url)} is not a URL: {error}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise StudyError(f"{shown(url)} is no URL of a service; it begins with http:// or https://")
+        raise StudyError(
+            f"{shown(url)} is not the URL of a service; it begins with http:// or https://"
+        )
     if "@" in parts.netloc:
         raise StudyError("the URL of a service has no name or password; give the token by itself")
     tokens = parse_qs(parts.query).get("token", [])
@@ -449,7 +451,7 @@ def lines_in(pieces: Iterable[bytes]) -> Iterator[str]:
         for line in lines:
             yield line.decode("utf-8", "replace").removesuffix("\r")
         if len(rest) > MOST_LINE_BYTES:
-            raise ServiceAway("a line of events does not end; this is no service of cclsearch")
+            raise ServiceAway("a line of events does not end; this is not a cclsearch service")
 
 
 def events_in(lines: Iterable[str]) -> Iterator[Event]:

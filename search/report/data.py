@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import typer
 from rich.table import Table
@@ -23,7 +23,6 @@ from records.study import Measure, Study
 from records.trial import Failed, FailureKind, History, MetricValue, Purpose, Repeat, Trial
 from search.loop.budget import launches_used
 from search.loop.leader import counted, left_out_rounds, study_leader
-from search.loop.learned import LearnedConstraint, learned_constraints
 from search.loop.study_result import StudyResult, best_result, final_result, find, trial_spread
 from search.report.explored import (
     StudyFront,
@@ -67,6 +66,9 @@ from search.views.study import (
     use_words,
 )
 from search.views.trial import Line, TrialRecord
+
+if TYPE_CHECKING:
+    from search.loop.learned import LearnedConstraint
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
@@ -394,7 +396,7 @@ class ReportData:
     scoring: Scoring
     repeats: tuple[Repeat, ...]
     space: Space | None
-    learned: tuple[LearnedConstraint, ...]
+    learned: "tuple[LearnedConstraint, ...]"
     metrics: Mapping[int, tuple[MetricValue, ...]]
     machines: Mapping[str, Machine | None]
     faults: tuple[Fault, ...]
@@ -499,14 +501,16 @@ def _space(study: Study) -> Space | None:
     return None
 
 
-def learned_for(study: Study, history: History) -> tuple[LearnedConstraint, ...]:
+def learned_for(study: Study, history: History) -> "tuple[LearnedConstraint, ...]":
     """Return the constraints learned from failures; none where the space cannot be listed."""
     return _learned(_space(study), history, study.revoked)
 
 
 def _learned(
     space: Space | None, history: History, revoked: Sequence[str]
-) -> tuple[LearnedConstraint, ...]:
+) -> "tuple[LearnedConstraint, ...]":
+    from search.loop.learned import learned_constraints  # brings numpy
+
     if space is None:
         return ()
     try:

@@ -238,7 +238,7 @@ class CardReader:
         if isinstance(stated, str):
             raise StudyError(
                 f"{card.path}: {MODEL} is {shown(stated)}, not a table with phase and sizes; this "
-                "is no workload card"
+                "is not a workload card"
             )
 
     def workload(self, seed: int | None = None) -> Workload:

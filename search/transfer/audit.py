@@ -367,7 +367,7 @@ def one_sample(seen: AuditedHistory) -> Said | None:
         return None
     best, _ = seen.unrepeated_best
     known = (
-        "nothing in the record tells how far a second launch would be from it"
+        "nothing in the record shows how much a second launch would differ"
         if seen.noise is None
         else f"results of equal settings are {_percent(seen.noise)} apart in this record"
     )
@@ -413,7 +413,7 @@ def within_noise(seen: AuditedHistory) -> Said | None:
     words = (
         f"Trial {best.ordinal} leads trial {nearest.ordinal} by {_percent(behind)}, while results "
         f"of equal settings are {_percent(noise)} apart in this record; "
-        f"{len(close)} other configuration{'s'[: len(close) - 1]} cannot be told apart from it."
+        f"{len(close)} other configuration{'s'[: len(close) - 1]} cannot be distinguished from it."
     )
     return words, (best.ordinal, *(leader.ordinal for _, leader in close))
 

@@ -371,7 +371,7 @@ class _Archive:
     def _check(self, manifest: Manifest) -> None:
         digests = [file.digest for file in manifest.files]
         if digests != sorted(set(digests)) or not all(map(_DIGEST.fullmatch, digests)):
-            raise self._refused(f"{MANIFEST} lists files that are no digests, or one twice")
+            raise self._refused(f"{MANIFEST} lists files that are not digests, or one twice")
         sizes = [manifest.study.size_bytes, *(file.size_bytes for file in manifest.files)]
         if min(sizes) < 0 or sum(sizes) > LIMITS.decompressed_bytes:
             raise self._refused(f"{MANIFEST} lists sizes that no bundle has")

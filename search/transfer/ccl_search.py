@@ -53,10 +53,10 @@ STEP_TIME: Final = "avg_step_time"
 COMPOSITE: Final = "gpu_step_score"
 """A score of CCL-Search that is better where it is higher."""
 NO_CARD: Final = (
-    "What every step had to do is not in the folder, so batch and length are 1 here; "
-    "import it again with --card to tell."
+    "The work of a step is not in the folder, so batch and length are 1 here; "
+    "import it again with --card to state it."
 )
-DECLARED: Final = "What a step did is what the card declares; no launch told it."
+DECLARED: Final = "The work of a step is what the card declares; no launch confirmed it."
 SEVERAL: Final = "Runs of several launches of the tool may stand together in a card."
 UNKNOWN_WORK: Final = Workload(name="not recorded", global_batch=1, sequence_length=1)
 

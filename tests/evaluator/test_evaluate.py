@@ -174,10 +174,10 @@ def copied(name, source):
             left(STEPS, gzip.compress(b" " * (32 << 20))),
             "rank1.steps.json: holds more than 16777216 bytes decompressed",
         ),
-        (replaced(STEPS, Path.mkdir), "rank1.steps.json: is no regular file"),
+        (replaced(STEPS, Path.mkdir), "rank1.steps.json: is not a regular file"),
         (
             replaced(STEPS, lambda path: path.symlink_to("/dev/zero")),
-            "rank1.steps.json: is no regular file",
+            "rank1.steps.json: is not a regular file",
         ),
         (copied(STEPS, "rank0.steps.json"), "rank1.steps.json says that it is of rank 0"),
         (rewritten_steps(timed=[[1, 2]]), "rank 1 timed 1 steps, 5 were asked for"),
@@ -185,7 +185,7 @@ def copied(name, source):
         (timed_last(5, 6, 7), "steps differ in their parts, or have parts that do not pair"),
         (timed_last(5), "rank1.steps.json: Expected `array` of length >= 2"),
         (rewritten_steps(losses=["much"]), "rank1.steps.json: Expected `float`, got `str`"),
-        (replaced(TRACE, str), "rank1_trace.json: is no regular file"),
+        (replaced(TRACE, str), "rank1_trace.json: is not a regular file"),
         (
             lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-1000]),
             "rank1_trace.json: is not a Chrome trace: it is truncated",

@@ -83,8 +83,11 @@ def test_a_study_of_messages_reads_back_as_it_was():
     ("changed", "complaint"),
     [
         ({"messages": ()}, "phase 'communication' needs messages; give a"),
-        ({"phase": "training"}, "phase 'training' exchanges no messages of its own; leave"),
-        ({"phase": "inference", "output_length": 4}, "phase 'inference' exchanges no messages"),
+        ({"phase": "training"}, "phase 'training' exchanges no separate messages; leave"),
+        (
+            {"phase": "inference", "output_length": 4},
+            "phase 'inference' exchanges no separate messages",
+        ),
     ],
 )
 def test_messages_belong_to_communication_and_to_nothing_else(changed, complaint):

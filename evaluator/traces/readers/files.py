@@ -59,7 +59,7 @@ def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[byt
             yield from _bounded(path, file, limits, size)
             after = os.fstat(file.fileno())
     except FileNotFoundError as error:
-        raise TraceError(path, "is no regular file: there is none of this name") from error
+        raise TraceError(path, "is not a regular file: no file has this name") from error
     except EOFError as error:
         raise TraceError(path, "cannot be read: the archive is truncated") from error
     except (  # type: ignore[misc]  # a stub calls the class of igzip_lib an instance
@@ -76,12 +76,12 @@ def pieces(path: Path, limits: ReadLimits, size: int = 8 << 20) -> Generator[byt
 def open_regular(path: Path) -> BufferedReader:
     """Open a regular file, without waiting for a process that writes into a pipe of that name.
 
-    Raises OSError, and TraceError when it is no regular file.
+    Raises OSError, and TraceError when it is not a regular file.
     """
     try:
         return files.open_regular(path)
     except files.NotRegularError as error:
-        raise TraceError(path, "is no regular file") from error
+        raise TraceError(path, "is not a regular file") from error
 
 
 def read_bytes(path: Path, limits: ReadLimits) -> bytearray:

@@ -94,7 +94,7 @@ def test_a_name_from_elsewhere_leads_nowhere_else(cclsearch, tmp_path, name):
     before = sorted(tmp_path.iterdir())
     to = tmp_path / "here" / "out"
     ended = cclsearch("trial", "files", "0", "--to", to, "--store", tmp_path / "store")
-    assert_one_line(ended, 4, "is no name of a file in a folder")
+    assert_one_line(ended, 4, "is not the name of a file in a folder")
     assert sorted(tmp_path.iterdir()) == before
     assert [path.name for path in to.iterdir()] == ["policy.py"]
 

@@ -263,7 +263,7 @@ def test_what_a_study_needs_is_asked_for_by_its_path(changed, path, value, advic
         (f"{SPEC}.type", "abacus", "type is 'abacus', not GPU, TPU or CPU"),
         ("workload", "a text", "workload.data.batch_size is missing"),
         (DATA, [1], "workload.data.batch_size is missing"),
-        (MODEL, "llama", "this is no workload card"),
+        (MODEL, "llama", "this is not a workload card"),
         *(
             (f"{DATA}.batch_size", value, "choose one with --batch-size N")
             for value in ([], [1, 0], [2, 2], [*range(1, 18)])

@@ -287,7 +287,7 @@ def test_an_unknown_key_is_named_with_its_table_and_the_closest_known_one(refusa
             f"{COLLECTIVES}{MESSAGE}reduce_op = 'avg'\ndtype = 'int32'",
             "[[message]] reduce_op avg has no meaning with whole numbers",
         ),
-        (MESSAGE, "[workload] phase 'training' exchanges no messages of its own; leave [[message"),
+        (MESSAGE, "[workload] phase 'training' exchanges no separate messages; leave [[message"),
     ],
 )
 def test_a_value_that_cannot_be_meant_is_named_with_its_place(refusal, text, message):

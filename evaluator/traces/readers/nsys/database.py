@@ -109,7 +109,7 @@ def open_database(path: Path, limits: ReadLimits) -> Iterator["NsysDatabase"]:
     damaged, passes a limit, or takes longer to read than any sound one of its size.
     """
     if not path.is_file():
-        raise TraceError(path, "is no regular file")
+        raise TraceError(path, "is not a regular file")
     with tempfile.TemporaryDirectory(prefix="cclsearch-") as folder:
         place = path if _is_plain(path) else _unpacked(path, Path(folder) / "trace.sqlite", limits)
         size = place.stat().st_size

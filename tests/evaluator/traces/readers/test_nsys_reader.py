@@ -379,7 +379,7 @@ def test_what_is_no_database_is_refused(tmp_path, content):
         read_devices(path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(TraceError, match="no regular file"):
+    with pytest.raises(TraceError, match="not a regular file"):
         read_devices(path)
 
 

@@ -117,7 +117,7 @@ def test_what_is_no_regular_file_is_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "dangling.json").symlink_to(tmp_path / "nothing")
     for name in ("pipe.json", "dangling.json", "none.json", "."):
-        with pytest.raises(TraceError, match="is no regular file"):
+        with pytest.raises(TraceError, match="is not a regular file"):
             read_bytes(tmp_path / name, LIMITS)
 
 

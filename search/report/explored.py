@@ -410,7 +410,7 @@ def _draw_front(front: StudyFront, order: tuple[int, int], links: str) -> str:
         _by_end("measured", [point for is_limited, point in others if not is_limited]),
         _by_end("breaks a limit", [point for is_limited, point in others if is_limited]),
         Series(
-            name="no other beats it",
+            name="Pareto front",
             kind="best",
             points=members,
             shape="large dot",
@@ -421,7 +421,7 @@ def _draw_front(front: StudyFront, order: tuple[int, int], links: str) -> str:
     return xy_chart(
         Panel(series=series, x=ChartAxis(label=x), y=ChartAxis(label=y)),
         title=f"{y} against {x}",
-        about=f"{len(points)} trials, {len(members)} of which no other beats in both",
+        about=f"{len(points)} trials, {len(members)} on the Pareto front",
         height=340.0,
     )
 

@@ -21,7 +21,7 @@ run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 e2e: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[e2e]"

@@ -369,7 +369,7 @@ class Score:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.cost) and math.isfinite(self.value)):
-            raise ValueError(f"a score of {self.value} (cost {self.cost}) is not a score")
+            raise ValueError(f"a score of {self.value} (cost {self.cost}) must be finite")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

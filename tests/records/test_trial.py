@@ -25,9 +25,9 @@ def test_a_score_exists_exactly_when_a_trial_was_measured(outcome, score):
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_score_is_a_finite_number(number):
-    with pytest.raises(ValueError, match="no score"):
+    with pytest.raises(ValueError, match="must be finite"):
         Score(cost=number, value=1.0, unit="s")
-    with pytest.raises(ValueError, match="no score"):
+    with pytest.raises(ValueError, match="must be finite"):
         Score(cost=1.0, value=number, unit="s")
 
 

@@ -136,7 +136,7 @@ def test_a_folder_without_traces_says_what_is_there_instead(tmp_path):
     (tmp_path / "profile.xplane.pb").write_bytes(b"\0")
     with pytest.raises(TraceError, match=r"profile\.xplane\.pb is of an unknown kind"):
         read_here(tmp_path)
-    with pytest.raises(TraceError, match="there is none of this name"):
+    with pytest.raises(TraceError, match="no file has this name"):
         read_here(tmp_path / "nothing")
     (tmp_path / "table.csv").write_text("step,time\n")
     with pytest.raises(NoTraceError, match="is text, but no JSON"):

@@ -13,6 +13,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 from typing import TypeAlias, TypeVar, assert_never
 
@@ -193,7 +194,8 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
     )
 
 
-def _settled(steps_s: Sequence[float]) -> bool:
+@lru_cache(maxsize=4096)  # every decision asks it of every launch again
+def _settled(steps_s: tuple[float, ...]) -> bool:
     from evaluator.timing.steady import steady_part  # brings numpy
 
     return steady_part(steps_s).settled

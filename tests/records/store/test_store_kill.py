@@ -20,7 +20,7 @@ from records.store.store import Store
 from tests.support.records import intent, rows_of, rows_of_journals, study, trial
 
 SCRIPT = Path(__file__).with_name("store_processes.py")
-STATEMENTS = (*range(1, 140, 30), *range(140, 300, 5))
+STATEMENTS = (*range(1, 140, 45), *range(140, 300, 8))
 """From before the first table is there to somewhere in one of the first trials."""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Condition
 from typing import TypeAlias
 
-from evaluator.failures.classify import classify, rank_ends
+from evaluator.failures.classify import classify, failed_at_exit, rank_ends
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
@@ -276,10 +276,26 @@ class TrialEvaluator:
         self, study: Study, launch: "_Launch", result: JobResult, conditions: Conditions
     ) -> Outcome:
         """What came of a launch, with how it was made."""
-        reading = classify(result) or self._read(study, launch, result)
+        failed = classify(result)
+        reading = failed or self._read(study, launch, result)
+        if failed is not None and failed_at_exit(result, failed):
+            reading = self._read_finished(study, launch, result, failed)
         outcome = reading if isinstance(reading, Failed) else _measure(study, reading, conditions)
         made = launch_record(launch.asked, result, study.launch.launcher, self._site)
         return replace(outcome, launched=made)
+
+    def _read_finished(
+        self, study: Study, launch: "_Launch", result: JobResult, failed: Failed
+    ) -> Reading | Failed:
+        """Read a job that failed at its end; the failure where its report is not complete.
+
+        What a job printed has no end, so its last lines may be missing.
+        """
+        reading = self._read(study, launch, result)
+        if isinstance(reading, Failed) or reading.measurement.printed:
+            return failed
+        measurement = replace(reading.measurement, failed_at_exit=failed.message)
+        return replace(reading, measurement=measurement)
 
     def _read(self, study: Study, launch: "_Launch", result: JobResult) -> Reading | Failed:
         try:

@@ -135,6 +135,8 @@ def read_measurement(result: JobResult, study: Study) -> Measurement | Failed:
         if isinstance(samples, Failed):
             return samples
         ranks.append(samples)
+    if not ranks:
+        return no_samples("no rank left its steps")
     measure = rank_measure(study.measure)
     fault = _time_fault(ranks, study.workload) or _count_fault(ranks, measure)
     if fault is not None:

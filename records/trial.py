@@ -255,6 +255,8 @@ class Measurement:
     """Other trials that were measured on the same machine meanwhile."""
     imported: bool = False
     """Whether it is one number out of another tool's record, given as the one step there is."""
+    failed_at_exit: str | None = None
+    """How the job failed after it had reported all its steps; None where it ended well."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -272,6 +274,7 @@ class Measurement:
             slower = "stopped early, slower than the best, while other work disturbed it"
         others = f"{self.beside_count} other trial{'s'[: self.beside_count - 1]}"
         imported = "one number recorded elsewhere, without samples"
+        at_exit = f"the job failed while it ended, all steps done: {self.failed_at_exit}"
         return (
             *((imported,) if self.imported else ()),
             *((unverified,) if not self.tokens_verified else ()),
@@ -279,6 +282,7 @@ class Measurement:
             *((printed,) if self.printed else ()),
             *((slower,) if self.stopped == "slower" else ()),
             *((f"measured in parallel with {others}",) if self.beside_count else ()),
+            *((at_exit,) if self.failed_at_exit is not None else ()),
         )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from evaluator.failures.logs import (
+    DIED,
     KILLED,
     TOO_LARGE,
     Finding,
@@ -91,6 +92,34 @@ def classify(result: JobResult) -> Failed | None:
             return _first_cause(result)
         case unknown:
             assert_never(unknown)
+
+
+_FAULTS = frozenset(
+    {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP}
+)
+SHELL_ADDS = 128
+"""A shell's status for a program that a signal ended is this much more than the signal."""
+
+
+def failed_at_exit(result: JobResult, failed: Failed) -> bool:
+    """Whether a job may have failed only while it ended: it hung, or a signal ended a process.
+
+    A job that raised, or chose its exit status, may have found its own work wrong.
+    """
+    if failed.kind is FailureKind.OUT_OF_MEMORY:
+        return False
+    match result.reason:
+        case "timeout" | "hang":
+            return failed.kind is FailureKind.HANG
+        case "finished" | "rank_failed":
+            found = read_log(log_text(result.workdir / COMMAND_LOG))
+            said_so = found is not None and found.why == DIED.why
+            return said_so or any(
+                rank.signal is not None or (rank.status or 0) - SHELL_ADDS in _FAULTS
+                for rank in result.ranks
+            )
+        case _:
+            return False
 
 
 def _stuck(result: JobResult) -> Failed:

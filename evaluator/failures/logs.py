@@ -65,6 +65,7 @@ _TABLE = msgspec.toml.decode(
 RULES = _TABLE.rules
 _BY_REASON = {rule.why: rule for rule in RULES}
 KILLED, TOO_LARGE = _BY_REASON["killed from outside"], _BY_REASON["wrote more than a job may"]
+DIED = _BY_REASON["died of a fault signal"]
 _ASKED = re.compile(
     r"tried to allocate (?P<size>[\d.]+ ?[KMGT]i?B)|allocate (?P<bytes>\d+) bytes|"
     r"unable to allocate (?P<array>[\d.]+ [KMGT]i?B)|allocating (?P<xla>\d+) bytes",

@@ -228,11 +228,38 @@ def test_a_trace_on_a_clock_of_its_own_is_not_taken_for_an_old_one(tried):
     assert isinstance(tried(script).outcome, Measured)
 
 
-@pytest.mark.parametrize("script", ["exit 3", "kill -SEGV $$", "no-such-program"])
-def test_a_script_that_fails_is_no_result_even_if_it_left_one(script, tried):
+@pytest.mark.parametrize("script", ["exit 3", "no-such-program", "python -c 1/0"])
+def test_a_script_that_says_it_failed_is_no_result_even_if_it_left_one(script, tried):
     failure = tried(f"{REPORT}; traces; {script}").failure
 
     assert failure.kind is FailureKind.CRASH
+
+
+ABORT = "python -c 'import os; os.abort()'"
+
+
+@pytest.mark.parametrize("script", ["kill -SEGV $$", f"exec {ABORT}", ABORT])
+def test_finished_work_is_measured_although_the_job_died_while_it_ended(script, tried):
+    measurement = tried(f"{REPORT}; traces; {script}").measurement
+
+    assert measurement.slowest_rank_s == (0.2, 0.2, 0.1, 0.2, 0.3)
+    (caveat,) = measurement.caveats
+    assert caveat.startswith("the job failed while it ended, all steps done: the command ")
+
+
+def test_finished_work_is_measured_although_the_job_did_not_end(tried, script_study):
+    measure = replace(script_study().measure, timeout_s=2)
+
+    measurement = tried(f"{REPORT}; traces; sleep 60", measure=measure).measurement
+
+    assert "all steps done: no end after 2 s" in measurement.caveats[0]
+
+
+@pytest.mark.parametrize(
+    "left", [REPORT, f"{REPORT}; trace 0", "steps '{\"step_times_s\": [[1], [1]]}'; traces"]
+)
+def test_a_job_that_died_before_all_was_reported_is_a_crash(left, tried):
+    assert tried(f"{left}; {ABORT}").failure.kind is FailureKind.CRASH
 
 
 def test_a_script_that_will_not_end_is_ended_with_all_it_started(tried, script_study):

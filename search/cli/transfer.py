@@ -6,7 +6,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -26,7 +26,6 @@ from search.cli.options import (
     takes_options,
 )
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
-from search.transfer.audit import Fault, audit
 from search.transfer.ccl_bench import Checks, checks_of
 from search.transfer.export import (
     ExportRequest,
@@ -317,7 +316,6 @@ class ImportedStudy:
 
     found: Imported
     is_new: bool
-    faults: tuple[Fault, ...]
 
     @property
     def best(self) -> Score | None:
@@ -365,8 +363,7 @@ def _named(source: str, asked: ImportOptions) -> Iterator[Imported]:
 def _taken(found: Imported, known: set[str]) -> ImportedStudy:
     is_new = found.id not in known
     known.add(found.id)
-    faults = audit(found.study, History(tuple(found.trials)), found.repeats)
-    return ImportedStudy(found=found, is_new=is_new, faults=faults)
+    return ImportedStudy(found=found, is_new=is_new)
 
 
 def _print(one: ImportedStudy, asked: ImportOptions) -> None:
@@ -376,9 +373,6 @@ def _print(one: ImportedStudy, asked: ImportOptions) -> None:
     parts = [f"{len(one.found.trials)} trials, {one.measured_count} measured"]
     if one.best:
         parts.append(f"best {score_words(one.best)}")
-    if one.faults:
-        names = ", ".join(fault.name for fault in one.faults)
-        parts.append(f"{format_count(len(one.faults), 'fault')}: {names}")
     verb = "would be imported" if asked.dry_run else "imported"
     typer.echo(f"{one.found.id}  {verb}: {'; '.join(parts)}")
     for sentence in one.found.study.inferences:
@@ -412,5 +406,4 @@ def _study_facts(one: ImportedStudy) -> dict[str, object]:
         "launches": dict(launch_lines(one.found.study)),
         "notes": one.notes,
         "inferences": one.found.study.inferences,
-        "faults": [asdict(fault) for fault in one.faults],
     }

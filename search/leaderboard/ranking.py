@@ -25,7 +25,6 @@ from search.leaderboard.entries import (
     read_entries,
 )
 from search.loop.study_result import StudyResult, best_result, leader_of
-from search.transfer.audit import audit
 from search.views.format import format_count, format_flags, remarks
 
 USUAL: Final = ("step_time", "published_avg_step_time", "bus_bandwidth", "tokens_per_s")
@@ -196,14 +195,10 @@ def _ranking_column(
     return best if best is not None and counts[best] else None
 
 
-MOST_AUDITED: Final = 5000
-"""Trials; a history of more is not read for a line of a table."""
-
-
 def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -> Submission | None:
     """The best trial of a study; None where none was measured within its limits.
 
-    `known` are the metrics of today by name. A history that was recorded elsewhere is audited.
+    `known` are the metrics of today by name.
     """
     finding = from_json(StudyResult, row.summary) if row.summary else None
     trial = leader_of(row, store)
@@ -226,7 +221,7 @@ def study_submission(row: StudyRow, store: Store, known: Mapping[str, Metric]) -
         readings=readings,
         launch_count=1 if result is None else result.launch_count,
         ties=tuple(f"trial {n}" for n in finding.ties) if finding is not None and confirmed else (),
-        marks=tuple(_marks(row, trial, store, values, known)),
+        marks=tuple(_marks(row, trial, values, known)),
     )
 
 
@@ -275,18 +270,11 @@ def _objective(
 def _marks(
     row: StudyRow,
     trial: Trial,
-    store: Store,
     values: Sequence[MetricValue],
     known: Mapping[str, Metric],
 ) -> Iterator[Mark]:
-    """What an audit finds, what to keep in mind of the samples, and what is out of date."""
-    if row.study.searched_elsewhere:
-        if store.counts(row.id).trials > MOST_AUDITED:
-            yield Mark(name="not_audited", words=f"it has more than {MOST_AUDITED} trials")
-        else:
-            found = audit(row.study, store.history(row.id), store.repeats(row.id))
-            yield from (Mark(name=each.name, words=each.words) for each in found)
-    elif row.status != "finished":
+    """What to keep in mind of the search and its samples, and what is out of date."""
+    if not row.study.searched_elsewhere and row.status != "finished":
         words = "its search has not ended: the best so far was not confirmed"
         yield Mark(name="unfinished", words=words)
     yield from (Mark(name="caveat", words=words) for words in remarks(trial))

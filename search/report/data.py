@@ -39,7 +39,6 @@ from search.report.explored import (
 from search.settings import status
 from search.storage import absence
 from search.study.spaces import space_of
-from search.transfer.audit import Fault, audit, listed
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.diagnosis import diagnosis_of, diagnosis_words
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
 
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
+MOST_NAMED = 8
 CONCLUSIONS = ("best", "against the seed")
 
 
@@ -131,8 +131,6 @@ def print_lines(lines: Iterable[Line]) -> None:
 def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     study = record.row.study
-    # Faults of a search by another tool, as far as its record shows them.
-    faults = audit(study, record.history, ()) if study.searched_elsewhere else ()
     left_out = format_count(record.left_out_count, "disturbed round")
     return (
         ("stopped", finding.stop_reason),
@@ -150,7 +148,6 @@ def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> 
         *judged_lines(finding, study.measure),
         *_lines("baseline", baseline_words(study, record.history)),
         *result_lines(finding, record),
-        *(("fault", fault.words) for fault in faults),
         ("record", f"study {record.row.id} in {record.store}"),
         *(("next", command + store_flag) for command in _next_commands(finding, record)),
     )
@@ -285,6 +282,17 @@ def _not_ruled_out(finding: StudyResult) -> str | None:
     )
 
 
+def listed(ordinals: Sequence[int]) -> str:
+    """Return trials as text: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
+    if len(ordinals) == 1:
+        return f"trial {ordinals[0]}"
+    if len(ordinals) > MOST_NAMED:
+        named = ", ".join(map(str, ordinals[: MOST_NAMED - 1]))
+        return f"trials {named} and {len(ordinals) - MOST_NAMED + 1} more"
+    *others, last = map(str, ordinals)
+    return f"trials {', '.join(others)} and {last}"
+
+
 def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
     study_id = record.row.id
     if finding.winner is None:
@@ -399,7 +407,6 @@ class ReportData:
     learned: "tuple[LearnedConstraint, ...]"
     metrics: Mapping[int, tuple[MetricValue, ...]]
     machines: Mapping[str, Machine | None]
-    faults: tuple[Fault, ...]
     store_flag: str
     summary: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The closing report that `cclsearch show` prints, by label."""
@@ -428,7 +435,6 @@ class ReportData:
             learned=_learned(space, record.history, row.study.revoked),
             metrics=store.metric_values(row.id),
             machines=_machines(record.history, repeats, store),
-            faults=audit(row.study, record.history, repeats) if len(record.history) else (),
             store_flag=store_flag,
             summary=summary,
         )

@@ -1,4 +1,4 @@
-"""Report sections about the outcome: best trial, history, Pareto front, failures, warnings."""
+"""Report sections about the outcome: best trial, history, Pareto front, failures."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,6 @@ from search.report.explored import (
     draw_history,
 )
 from search.study.spaces import parts
-from search.transfer.audit import CHECKS
 from search.views.document import (
     Block,
     Cell,
@@ -222,23 +221,3 @@ def _row(kind: FailureKind, found: list[tuple[int, Failed]], cause: str) -> Tabl
     stages = ", ".join(sorted({str(failed.stage) for _, failed in found}))
     which = ordinals_words(sorted(ordinal for ordinal, _ in found))
     return TableRow.of(kind, number(len(found)), which, stages, cause)
-
-
-def warnings_section(data: ReportData) -> Section | None:
-    """Every fault of the history, or what was checked; None while there is no trial."""
-    if not len(data.history):
-        return None
-    checks = ", ".join(name.replace("_", " ") for name in CHECKS)
-    if not data.faults:
-        lead = f"No problems found. Checked: {checks}."
-        return Section(name="warnings", heading="Warnings", lead=lead)
-    table = Table(
-        about="Problems in the recorded study, the gravest first",
-        headings=("problem", "evidence", "trials"),
-        rows=tuple(
-            TableRow.of(fault.name.replace("_", " "), fault.words, ordinals_words(fault.ordinals))
-            for fault in data.faults
-        ),
-    )
-    lead = "Consider these problems before using the result, or measure again."
-    return Section(name="warnings", heading="Warnings", lead=lead, blocks=(table,))

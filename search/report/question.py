@@ -81,8 +81,7 @@ def outcome_words(data: ReportData) -> str:
 def _state(data: ReportData) -> str:
     trials = format_count(len(data.history), "trial")
     launches = format_count(data.record.launch_count, "launch", "launches")
-    faults = f" {format_count(len(data.faults), 'warning')}, see below." if data.faults else ""
-    return f"{trials}, {launches}; {data.finding.stop_reason}.{faults}"
+    return f"{trials}, {launches}; {data.finding.stop_reason}."
 
 
 def work_facts(study: Study) -> Iterator[tuple[str, str]]:
@@ -109,8 +108,6 @@ def question_facts(study: Study, strategy: str, scoring: Scoring) -> Iterator[tu
     if origin is not None:
         framework = "" if origin.framework is None else f", framework {origin.framework}"
         yield "imported from", f"{origin.source} ({origin.kind}){framework}"
-        if origin.dead_knobs:
-            yield "knobs without effect", ", ".join(origin.dead_knobs)
         yield from (("assumed", one_line(note, WORDS_CHARS)) for note in origin.notes)
 
 

@@ -9,7 +9,6 @@ from search.report.outcome import (
     failures_section,
     front_section,
     history_section,
-    warnings_section,
 )
 from search.report.question import (
     knobs_section,
@@ -40,7 +39,6 @@ def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
         failures_section(data),
         cost_section(data),
         policy_section(data),
-        warnings_section(data),
         reproduce_section(data),
     )
     return Document(

@@ -15,7 +15,6 @@ from evaluator.timing.decision import Spread
 from records.codec import to_json
 from records.store.rows import ComputedMetric
 from records.store.store import Store
-from records.study import Origin
 from search.leaderboard.entries import Reading, Submission, Work
 from search.leaderboard.ranking import leaderboard
 from search.loop.study_result import StudyResult
@@ -121,19 +120,18 @@ def test_metrics_computed_afterwards_have_columns(told, root):
     assert [each["rank"] for each in group["submissions"]] == [None, None, None]
 
 
-def test_what_an_audit_finds_of_a_foreign_history_is_a_mark_with_a_legend(cclsearch, root):
-    origin = Origin(kind="ccl-search", source="elsewhere")
-    trials = testing.history(0.5, 0.4, 0.35, 0.3, 0.25, 0.2).trials
+def test_a_weakness_of_the_samples_is_a_mark_with_a_legend(cclsearch, root):
+    measured = testing.measured(0.1)
+    unverified = replace(measured.measurement, tokens_verified=False)
+    trials = testing.history(replace(measured, measurement=unverified)).trials
     with closing(Store(root)) as store:
-        store.add_study("foreign", replace(testing.study(), origin=origin), "1", trials)
+        store.add_study("weak", testing.study(), "1", trials)
 
-    board = json.loads(cclsearch("leaderboard", "foreign", "--store", root, "--json").out)
-    text = cclsearch("leaderboard", "foreign", "--store", root).out
+    board = json.loads(cclsearch("leaderboard", "weak", "--store", root, "--json").out)
+    text = cclsearch("leaderboard", "weak", "--store", root).out
 
-    names = [mark["name"] for mark in board["groups"][0]["submissions"][0]["marks"]]
-    assert "best_is_last" in names
-    assert set(names) == set(board["marks"])
-    assert re.search(r"^a: best is last: 1, such as foreign: The best, trial 5", text, re.M)
+    assert [mark["name"] for mark in board["groups"][0]["submissions"][0]["marks"]] == ["caveat"]
+    assert re.search(r"^a: caveat: 1, such as weak: ", text, re.M)
 
 
 def test_files_have_a_row_each_and_nothing_that_a_spreadsheet_or_browser_runs(

@@ -19,7 +19,7 @@ from tests.support.report import HOSTILE, read_page
 
 ALL = (
     *("study", "best", "history", "front", "knobs", "importance", "time", "trials", "failures"),
-    *("cost", "policy", "warnings", "reproduce"),
+    *("cost", "policy", "reproduce"),
 )
 
 
@@ -178,7 +178,6 @@ def test_a_study_from_elsewhere_tells_where_and_offers_no_search(reported):
     origin = Origin(
         kind="jsonl",
         source="histories.jsonl",
-        dead_knobs=("ac",),
         notes=("Units were taken for granted.",),
     )
     page = reported(24, origin=origin)
@@ -186,8 +185,6 @@ def test_a_study_from_elsewhere_tells_where_and_offers_no_search(reported):
     assert ("imported from", "histories.jsonl (jsonl)") in facts(page, "study")
     assert ("assumed", "Units were taken for granted.") in facts(page, "study")
     assert "cclsearch replay" not in render_markdown(page)
-    assert "dead knob" in {row.cells[0].text for row in tables(page, "warnings")[0].rows}
-    assert "1 warning" in page.lead
 
 
 def test_every_command_in_a_report_can_be_typed(reported):

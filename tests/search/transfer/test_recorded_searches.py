@@ -1,4 +1,4 @@
-"""The public recorded searches, whole: what is in them, and what is wrong with them."""
+"""The public recorded searches, whole."""
 
 import json
 from collections import Counter
@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from records.trial import Failed, FailureKind, History
-from search.transfer.audit import audit
 from search.transfer.foreign_studies import BadRows
 from search.transfer.importers import studies_of
 
@@ -19,11 +18,6 @@ def searches(recorded_data):
     """The 15 searches by their names."""
     found = studies_of(str(recorded_data / SEARCHES), None, BadRows())
     return {one.study.name: one for one in found}
-
-
-def faults(imported):
-    found = audit(imported.study, History(tuple(imported.trials)), imported.repeats)
-    return {fault.name: fault for fault in found}
 
 
 def test_all_searches_are_read_whole(searches):
@@ -59,21 +53,3 @@ def test_the_published_winners_are_the_best(searches):
     assert best["20260429_115146_megatron_best"].ordinal == 12
     assert best["20260504_195029_ds_megatron_step_time_gpu"].ordinal == 9
     assert best["20260428_184951"] is None
-
-
-def test_what_is_wrong_is_named_where_the_record_shows_it(searches):
-    found = {name: faults(one) for name, one in searches.items()}
-    counts = Counter(fault for names in found.values() for fault in names)
-    several = ("unequal_work", "best_of_noise", "dead_knob", "cache_replays", "infrastructure")
-    assert [counts[name] for name in several] == [5, 4, 10, 6, 3]
-    assert "best_is_last" in found["20260429_093910_titan_best"]
-    assert "dominant_term" in found["20260504_034910_megatron_step_time_gpu"]
-    assert "broken_rules" in found["20260504_195029_ds_megatron_step_time_gpu"]
-    winner = found["20260429_115146_megatron_best"]  # it did an eighth of the work
-    assert "processed 1024 to 16384 tokens" in winner["unequal_work"].words
-    assert "per token trial 7 leads with 7980 tokens/s" in winner["unequal_work"].words
-    assert winner["cache_replays"].ordinals == (15, 16)
-    equal = found["20260428_202809"]
-    assert equal["best_of_noise"].ordinals == (2, 3)
-    assert "2.7 % apart" in equal["best_of_noise"].words
-    assert equal["within_noise"].ordinals[0] == 2

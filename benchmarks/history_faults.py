@@ -1,4 +1,4 @@
-"""Checks of an imported history: comparability, luck, and how the search went."""
+"""What is wrong in a history that another tool recorded: unequal work, luck, how it ended."""
 
 import ast
 import math
@@ -17,9 +17,9 @@ from evaluator.objective import Scoring, readings, scoring_of
 from records.expression import Expression, ExpressionError, Rule, facts, parse
 from records.study import MIN_TIMED_STEPS, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Repeat, Trial
+from search.report.data import listed
 from search.views.format import format_count, format_number, one_line
 
-MOST_NAMED: Final = 8
 Said: TypeAlias = tuple[str, tuple[int, ...]]
 """What a check found, in a sentence or two, and the trials that it is about."""
 
@@ -114,17 +114,6 @@ def is_imported(trial: Trial) -> bool:
     return isinstance(trial.outcome, Measured) and any(
         measurement.imported for measurement in trial.outcome.measurements
     )
-
-
-def listed(ordinals: Sequence[int]) -> str:
-    """Return trials as text: `trial 3`, `trials 3 and 5`, `trials 3, 5 and 4 more`."""
-    if len(ordinals) == 1:
-        return f"trial {ordinals[0]}"
-    if len(ordinals) > MOST_NAMED:
-        named = ", ".join(map(str, ordinals[: MOST_NAMED - 1]))
-        return f"trials {named} and {len(ordinals) - MOST_NAMED + 1} more"
-    *others, last = map(str, ordinals)
-    return f"trials {', '.join(others)} and {last}"
 
 
 CAUSE_CHARS = 120

@@ -13,10 +13,9 @@ from collections import Counter
 from pathlib import Path
 
 from history_faults import audit
+from recorded_searches import searches_of
 
 from records.trial import History
-from search.transfer.foreign_studies import BadRows
-from search.transfer.importers import studies_of
 from search.views.format import format_count
 
 
@@ -26,7 +25,7 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+", help="JSON lines of recorded searches")
     counts: Counter[str] = Counter()
     for path in parser.parse_args().files:
-        for found in studies_of(str(path), None, BadRows()):
+        for found in searches_of(path):
             faults = audit(found.study, History(tuple(found.trials)), found.repeats)
             counts.update(fault.name for fault in faults)
             measured = sum(trial.score is not None for trial in found.trials)

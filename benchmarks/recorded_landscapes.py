@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
+
+from recorded_searches import DEAD_KNOB, LOOSE, RecordedWork, SearchRow, rows_of
 
 from policies.space import Space
 from records.codec import from_document
@@ -27,15 +29,6 @@ from records.trial import Config, FailureKind
 from records.workload import Workload, known_model
 from search.strategy_bench.landscape import Entry, Fault, Landscape, with_estimates
 from search.strategy_bench.recorded import Result, entry_of, without
-from search.transfer.foreign_studies import (
-    LOOSE,
-    BadRows,
-    RecordedWork,
-    SearchRow,
-    json_lines,
-    json_row,
-    read_rows,
-)
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
 """Earlier TorchTitan searches ran another script: their times are not comparable."""
@@ -142,7 +135,6 @@ TRIALS: Final = ("ccl_search_histories.jsonl", "ccl_search_card_trials.jsonl")
 SIMULATIONS: Final = "astra_sim_llama8b_landscape.jsonl"
 LEAST_MEASURED: Final = 15
 """Simulated workloads of which less is known are no landscape."""
-DEAD_KNOB: Final = "activation_checkpointing"
 SURROUNDINGS: Final = ("infra", "policy")
 OUT_OF_MEMORY: Final = ("oom", "oom_likely")
 HEAD: Final = "HEAD"
@@ -159,18 +151,13 @@ A100: Final = Environment(
 )
 SCRIPT: Final = Command(run=("recorded_landscapes",), rank_count=RANKS)
 """The searches ran a script, which is not here."""
-Row = TypeVar("Row", SearchRow, Simulation)
 
 
 def recorded_landscapes(folder: Path) -> tuple[Landscape, ...]:
     """Every landscape of a folder; raises `StudyError` where it lacks the files."""
-    trials = [each for name in TRIALS for each in _rows(folder / name, SearchRow)]
+    trials = [each for name in TRIALS for each in rows_of(folder / name, SearchRow)]
     searches = (_of_trials(source, trials) for source in SOURCES)
-    return (*searches, *_of_simulations(_rows(folder / SIMULATIONS, Simulation)))
-
-
-def _rows(path: Path, kind: type[Row]) -> Sequence[Row]:
-    return read_rows(json_lines(path), lambda text: json_row(text, kind), BadRows())
+    return (*searches, *_of_simulations(rows_of(folder / SIMULATIONS, Simulation)))
 
 
 def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:

@@ -258,8 +258,8 @@ class ImportOptions:
     "import",
     epilog=examples(
         "cclsearch import runs/20260429_093910 --card workload_card.yaml",
-        "cclsearch import histories.jsonl --dry-run",
-        "cclsearch import optuna.db --as baseline",
+        "cclsearch import optuna.db --as baseline --dry-run",
+        "cclsearch import study.cclsearch",
     ),
 )
 @takes_options
@@ -268,9 +268,8 @@ def import_histories(
         list[str],
         typer.Argument(
             metavar="PATH",
-            help="CCL-Search run folder or results.csv, workload card with runs, JSON lines of "
-            "recorded searches, Optuna storage (SQLite file, journal file or URL), or "
-            "bundle. The format is detected.",
+            help="CCL-Search run folder or results.csv, Optuna storage (SQLite file, journal file "
+            "or URL), or bundle. The format is detected.",
             show_default=False,
         ),
     ],

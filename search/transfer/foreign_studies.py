@@ -1,25 +1,25 @@
 """What all importers share: bounded readers, the shapes of foreign rows, and studies out of them.
 
 Files of other tools may hold anything: reading is bounded, and what cannot be read is refused in
-one line. Of the fields of recorded searches only what matters here is read.
+one line.
 """
 
 import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
 from evaluator.failures.logs import Weight, read_log
 from evaluator.metrics.base import PUBLISHED_PREFIX, PUBLISHED_SCORE, Evidence, Metric
 from evaluator.metrics.registry import measure_each, metric
-from evaluator.objective import Scoring, scoring, scoring_of
+from evaluator.objective import Scoring, scoring_of
 from records.codec import first_problem, from_document, to_json
 from records.errors import StudyError
 from records.expression import Rule, facts
@@ -55,7 +55,7 @@ from records.trial import (
     Stage,
     Trial,
 )
-from records.workload import Workload, model_named
+from records.workload import Workload
 from search.loop.leader import find_leader
 from search.loop.study_result import find
 from search.views.format import one_line
@@ -125,35 +125,6 @@ def read_rows(places: Iterable[tuple[str, K]], read: Callable[[K], T], bad: BadR
     return found
 
 
-def grouped_rows(
-    path: Path,
-    kind: type[T],
-    key: Callable[[T], K],
-    row: Callable[[str, T], "Row"],
-    bad: BadRows,
-) -> Mapping[K, Sequence[tuple[T, "Row"]]]:
-    """Rows of a file of JSON lines by study, each with the line that it was read from."""
-
-    def read(text: str) -> tuple[T, Row]:
-        line = json_row(text, kind)
-        return line, row(text, line)
-
-    found: dict[K, list[tuple[T, Row]]] = defaultdict(list)
-    for line, one in read_rows(json_lines(path), read, bad):
-        found[key(line)].append((line, one))
-    return found
-
-
-def json_lines(path: Path) -> Iterator[tuple[str, str]]:
-    """The lines of a file that are not blank, each with its place."""
-    return ((f"{path}:{number}", line) for number, line in lines_of(path))
-
-
-def json_row(text: str, kind: type[T]) -> T:
-    """A value out of JSON text; raises `StudyError` with what is wrong, but not where."""
-    return checked_value(json_value(text), kind)
-
-
 def json_value(text: str) -> object:
     """What JSON text holds, unchecked."""
     if len(text) > MAX_LINE_CHARS:
@@ -221,16 +192,6 @@ FROM_STEP: Final = (
     *("rank_seconds_per_token", "tokens_per_s_per_rank"),
 )
 """Metrics that follow from a step time, its ranks and its tokens."""
-KINDS: Final[Mapping[str, tuple[Stage, FailureKind]]] = {
-    "infra": (Stage.LAUNCH, FailureKind.INFRASTRUCTURE),
-    "policy": (Stage.DECIDE, FailureKind.POLICY_ERROR),
-    "oom": (Stage.LAUNCH, FailureKind.OUT_OF_MEMORY),
-    "invalid": (Stage.CHECK, FailureKind.INVALID_CONFIG),
-    "no_metric": (Stage.MEASURE, FailureKind.METRIC_ERROR),
-    "pruned": (Stage.MEASURE, FailureKind.METRIC_ERROR),
-}
-"""How the classes of failures begin that records name."""
-TIMEOUT: Final = "timeout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,9 +200,9 @@ class Row:
 
     `text` is the record's own, from which the study's id follows. `score` may be anything a float
     can be; below `least_score` it stands for none. `step_s` is seconds, `tokens` what a step
-    processed. `error_class` is the record's word for a failure, `guess` what somebody took its
-    cause for. `from_cache` is whether the result was given again instead of a launch; where nobody
-    says, it is found by the same result.
+    processed. `failure` is where and how it failed, if the record says so. `from_cache` is whether
+    the result was given again instead of a launch; where nobody says, it is found by the same
+    result.
     """
 
     text: str
@@ -255,8 +216,7 @@ class Row:
     tokens_declared: bool = False
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     error: str = ""
-    error_class: str = ""
-    guess: str = ""
+    failure: tuple[Stage, FailureKind] | None = None
     from_cache: bool | None = None
     program: str | None = None
     author: str = ""
@@ -351,20 +311,14 @@ def _first_told(row: Row, alike: Sequence[tuple[int, Row]]) -> int | None:
 
 def _failure(row: Row) -> tuple[Stage, FailureKind, str]:
     finding = read_log(row.error)
-    stage, kind = Stage.LAUNCH, FailureKind.CRASH
-    known = next((KINDS[start] for start in KINDS if row.error_class.startswith(start)), None)
-    if known is not None:
-        stage, kind = known
-    elif TIMEOUT in row.error_class:
-        kind = FailureKind.HANG
+    words = one_line(str(finding or row.error), MESSAGE_CHARS) or "no reason is recorded"
+    if row.failure is not None:
+        return (*row.failure, words)
     # A lost peer is a symptom: what ended it is not recorded.
-    elif finding is not None and finding.weight is Weight.CAUSE:
-        kind = finding.kind
-        stage = Stage.DECIDE if kind is FailureKind.POLICY_ERROR else stage
-    said = str(finding) if finding is not None else row.error
-    words = one_line(said, MESSAGE_CHARS) or row.error_class or "no reason is recorded"
-    guess = f" (its cause was guessed: {one_line(row.guess, MESSAGE_CHARS)})" if row.guess else ""
-    return stage, kind, f"{words}{guess}"
+    if finding is None or finding.weight is not Weight.CAUSE:
+        return Stage.LAUNCH, FailureKind.CRASH, words
+    is_policy = finding.kind is FailureKind.POLICY_ERROR
+    return Stage.DECIDE if is_policy else Stage.LAUNCH, finding.kind, words
 
 
 def _measured(row: Row, score: float, study: Study) -> Measured:
@@ -474,122 +428,15 @@ def _rank(typed: tuple[str, Value]) -> tuple[str, float, str]:
     return kind, 0.0 if isinstance(value, str) else float(value), str(value)
 
 
-LOOSE: Final = ConfigDict(extra="ignore", allow_inf_nan=False)
-Anything = Annotated[float, Field(allow_inf_nan=True)]
-"""A float as a record tells it, which may be none."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedWork:
-    """What a recorded run had to do, as far as it matters here."""
-
-    __pydantic_config__ = LOOSE
-
-    model: str = ""
-    name: str = ""
-    seq_len: int
-    batch_size: int | None = None
-    card_batch_size: int | None = None
-    actual_global_batch_rule: str | None = None
-    phase: str = "training"
-    precision: str = "bf16"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMachine:
-    """What a recorded search ran on."""
-
-    __pydantic_config__ = LOOSE
-
-    accelerator: str = "not recorded"
-    gpus_available: int | None = None
-    gpus_per_node: int | None = None
-    cluster: str = "elsewhere"
-
-    def environment(self, ranks: int) -> Environment:
-        """Return it as the environment of a search; `ranks` ran on it in one trial."""
-        size = self.gpus_available or ranks
-        return Environment(
-            name=self.cluster,
-            device="cuda",
-            accelerator=self.accelerator,
-            world_size=size,
-            ranks_per_node=self.gpus_per_node or size,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Aim:
-    """What a recorded search was to reach: in its formula T is a step's seconds, G its devices."""
-
-    __pydantic_config__ = LOOSE
-
-    name: str
-    direction: str
-    formula: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRow:
-    """One trial of a recorded search, or of those that a workload card lists."""
-
-    __pydantic_config__ = LOOSE
-
-    framework: str
-    workload: RecordedWork
-    config: Mapping[str, Value]
-    status: str
-    error_class: str | None
-    inferred_cause: str | None
-    inferred_why: str | None
-    served_from_cache: bool
-    step_seconds: float | None
-    tokens_per_second: float | None
-    activation_checkpointing_effective: bool
-    gpus_used: int | None
-    search_id: str = ""
-    card: str = ""
-    hardware: RecordedMachine = field(default_factory=RecordedMachine)
-    objective: Aim | None = None
-    metrics: Mapping[str, Anything | None] = field(default_factory=dict)
-    score: Anything | None = None
-    error_excerpt: str | None = None
-    tokens_per_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimulatedRow:
-    """One workload of one iteration of a recorded search that asked a simulator, in cycles."""
-
-    __pydantic_config__ = LOOSE
-
-    search_id: str
-    iteration: int
-    workload: RecordedWork
-    config: Mapping[str, Value]
-    status: str
-    error_class: str | None = None
-    wall_time_cycles: Anything | None = None
-    gpu_time_cycles: Anything | None = None
-    comm_time_cycles: Anything | None = None
-
-
-NAMES: Final[Mapping[str, str]] = {"avg_step_time": "step_time", "T": "step_time", "G": "gpus"}
-"""Their names of our metrics."""
-_NAME = re.compile(r"\b[A-Za-z_]\w*\b")
-
-
-def objective_of(aim: Aim) -> Objective:
-    """The same over our metrics; where they cannot tell it, the score as it was published."""
-    ours = Objective(
-        expression=_NAME.sub(lambda name: NAMES.get(name[0], name[0]), aim.formula),
-        direction="maximize" if aim.direction == "maximize" else "minimize",
+def elsewhere(device: Literal["cpu", "cuda"], ranks: int) -> Environment:
+    """A machine of which the record says nothing but how many ranks ran on it."""
+    return Environment(
+        name="elsewhere",
+        device=device,
+        accelerator="not recorded",
+        world_size=ranks,
+        ranks_per_node=ranks,
     )
-    try:
-        scoring(ours)
-    except StudyError:
-        return replace(ours, expression=PUBLISHED_SCORE)
-    return ours
 
 
 AUTHOR: Final = "ccl-search"
@@ -599,20 +446,12 @@ SCORED: Final = ("avg_step_time", "gpu_step_score")
 MOST_NAME_CHARS: Final = 100
 SCRIPT: Final = Command(run=("recorded",))
 """These ran a script, which is not in the record."""
-RULES: Final = (
-    Constraint(name="ranks", expression="tp * dp * pp <= world_size"),
-    Constraint(name="experts", expression="dp % ep == 0"),
-)
-"""What every launch of such a script has to keep to, whatever the search knew of it."""
-BATCH_RULE: Final = Constraint(
-    name="batch", expression="global_batch % (dp * micro_batch_size) == 0"
-)
 
 
 def study_of(
     *,
     name: str,
-    aim: Aim,
+    objective: Objective,
     workload: Workload,
     environment: Environment,
     origin: Origin,
@@ -620,7 +459,6 @@ def study_of(
     inferences: tuple[str, ...] = (),
 ) -> Study:
     """A study of an imported search, without what was tried in it."""
-    objective = objective_of(aim)
     return Study(
         name=name[:MOST_NAME_CHARS],
         workload=workload,
@@ -634,21 +472,6 @@ def study_of(
         origin=replace(origin, direction=objective.direction),
         inferences=inferences,
     )
-
-
-def workload_of(work: RecordedWork, name: str) -> Workload:
-    """The work as it was declared; sizes of a model that is well known are added."""
-    model = model_named(work.model) if work.model else None
-    document: dict[str, object] = {
-        **(model.sizes if model is not None else {}),
-        "name": name,
-        "model": work.model or None,
-        "global_batch": work.card_batch_size or work.batch_size or 1,
-        "sequence_length": work.seq_len,
-        "precision": work.precision,
-        "phase": "inference" if work.phase == "inference" else "training",
-    }
-    return from_document(Workload, document)
 
 
 def rank_count(config: Mapping[str, object]) -> int | None:

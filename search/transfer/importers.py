@@ -49,10 +49,7 @@ def read(path: Path) -> Iterator[Imported]:
     )
 
 
-KINDS = (
-    "a run folder or results.csv of CCL-Search, a workload card with runs, JSON lines of recorded "
-    "searches, a storage of Optuna, or a bundle of ours"
-)
+KINDS = "a run folder or results.csv of CCL-Search, a storage of Optuna, or a bundle of ours"
 
 
 def studies_of(source: str, card: Path | None, bad: BadRows) -> Iterator[Imported]:
@@ -83,10 +80,6 @@ def _studies_of(source: str, path: Path, card: Path | None, bad: BadRows) -> Ite
         yield from read(path)
     elif optuna.is_storage(path):
         yield from optuna.read(source, bad)
-    elif path.suffix in ccl_search.SUFFIXES:
-        yield from ccl_search.read_cards(path, bad)
-    elif ccl_search.is_history(path):
-        yield from ccl_search.read_history(path, bad)
     else:
         raise StudyError(f"{path}: is not a history that can be imported; give {KINDS}")
 

@@ -20,17 +20,16 @@ from urllib.parse import quote
 from evaluator.metrics.base import PUBLISHED_SCORE
 from records.errors import EnvironmentFault, StudyError, shown
 from records.files import open_regular
-from records.study import Environment, Origin, Value
-from records.trial import Artifact
+from records.study import Objective, Origin, Value
+from records.trial import Artifact, FailureKind, Stage
 from records.workload import Workload
 from search.study.card_reader import is_number
 from search.transfer.foreign_studies import (
-    Aim,
     BadRows,
     Imported,
     Row,
+    elsewhere,
     imported_study,
-    objective_of,
     read_rows,
     study_of,
 )
@@ -51,9 +50,7 @@ NO_WORK: Final = "Optuna does not record what a trial had to do, so batch and le
 SCORED: Final = (
     "A score is the value that the objective function gave, in a unit that is not recorded."
 )
-ENVIRONMENT: Final = Environment(
-    name="elsewhere", device="cpu", accelerator="not recorded", world_size=1, ranks_per_node=1
-)
+PRUNED: Final = Stage.MEASURE, FailureKind.METRIC_ERROR
 REFUSALS: Final = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, OSError, RuntimeError),
     *(TypeError, ValueError, sqlite3.Error),
@@ -151,19 +148,22 @@ def _imported(study: "OptunaStudy", source: str, folder: Path, bad: BadRows) -> 
         framework="optuna",
         notes=(NO_WORK, SCORED, *notes, *bad.taken()),
     )
-    names = ["maximize" if one.name == "MAXIMIZE" else "minimize" for one in study.directions]
+    first, *more = (
+        Objective(
+            expression=f"{PUBLISHED_SCORE}_{n}" if n > 1 else PUBLISHED_SCORE,
+            direction="maximize" if one.name == "MAXIMIZE" else "minimize",
+        )
+        for n, one in enumerate(study.directions, start=1)
+    )
     found = study_of(
         name=study.study_name,
-        aim=Aim(name=PUBLISHED_SCORE, direction=names[0], formula=PUBLISHED_SCORE),
+        objective=first,
         workload=Workload(name=study.study_name, global_batch=1, sequence_length=1),
-        environment=ENVIRONMENT,
+        environment=elsewhere("cpu", 1),
         origin=origin,
     )
-    more = tuple(
-        objective_of(Aim(name="", direction=direction, formula=f"{PUBLISHED_SCORE}_{n}"))
-        for n, direction in enumerate(names[1:], start=2)
-    )
-    imported = imported_study(replace(found, more_objectives=more, strategy="optuna"), rows)
+    found = replace(found, more_objectives=tuple(more), strategy="optuna")
+    imported = imported_study(found, rows)
     return replace(imported, files=[folder / each.digest for row in rows for each in row.artifacts])
 
 
@@ -182,7 +182,7 @@ def _row(trial: "FrozenTrial", study: str, folder: Path) -> Row:
         score=values[0] if all(map(math.isfinite, values)) and values else None,
         metrics={**attributes, **more},
         error=_reason(trial),
-        error_class="pruned" if state == "PRUNED" else "",
+        failure=PRUNED if state == "PRUNED" else None,
         from_cache=False,
         author="optuna",
         rationale=f"trial {trial.number} of the study {study!r}",

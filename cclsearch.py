@@ -232,6 +232,7 @@ class _Trial:
             "peak_memory_bytes": _peak_memory_bytes(),
             "versions": _versions(),
             "fault": fault,
+            "device_count": _device_count(),
         }
         folder = self._folder / "steps"
         folder.mkdir(exist_ok=True)
@@ -278,6 +279,12 @@ def _peak_memory_bytes() -> int:
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_count() -> int | None:
+    """Return the devices that this process drives, where it is the whole job; None elsewhere."""
+    jax = sys.modules.get("jax")
+    return int(jax.device_count()) if jax is not None and jax.process_count() == 1 else None
 
 
 def _versions() -> dict[str, str]:

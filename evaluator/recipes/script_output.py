@@ -47,13 +47,17 @@ class TraceFolder:
     path: Path
     launched_ns: int
 
+    def trace_files(self, patterns: Sequence[str]) -> Sequence[Path]:
+        """Return the files that are no reports."""
+        found = {path for pattern in patterns for path in self.path.glob(pattern)}
+        reports = {self.path / REPORT, *self.path.glob(f"{RANK_REPORTS}/*")}
+        return sorted(path for path in found - reports if not path.is_dir())
+
     def traces(self, patterns: Sequence[str], rank_count: int) -> "TraceSet | str":
         """The traces of all ranks, or what is missing; raises `TraceError` for one it refuses."""
         from evaluator.traces.readers.read import read_traces
 
-        found = {path for pattern in patterns for path in self.path.glob(pattern)}
-        reports = {self.path / REPORT, *self.path.glob(f"{RANK_REPORTS}/*")}
-        paths = sorted(path for path in found - reports if not path.is_dir())
+        paths = self.trace_files(patterns)
         if not paths:
             wanted = " or ".join(patterns)
             return (
@@ -119,7 +123,10 @@ def _list_ranks(ranks: Sequence[int]) -> str:
 
 
 class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a script says of its steps: seconds shaped (ranks, steps), bytes per rank."""
+    """What a script says of its steps: seconds shaped (ranks, steps), bytes per rank.
+
+    `device_count` is given by a job of one process that drives so many devices.
+    """
 
     tokens_per_step: int | None = None
     step_times_s: list[list[float]] | None = None
@@ -127,6 +134,7 @@ class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_memory_bytes: list[int] = []
     warmup_times_s: list[list[float]] | None = None
     torch_version: str | None = None
+    device_count: int | None = None
 
 
 class RankSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -140,6 +148,7 @@ class RankSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_memory_bytes: int
     versions: dict[str, str]
     fault: str | None
+    device_count: int | None = None
 
 
 def read_script(
@@ -152,13 +161,9 @@ def read_script(
             return printed
         return _reading(study, job, result, printed, None, printed=True)
     folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
-    try:
-        report = _report(folder, job.world_size)
-    except TraceError as error:
-        report = str(error).removeprefix(f"{folder.path}/")
-    fault = report if isinstance(report, str) else _fault(report, study, job)
-    if isinstance(report, str) or fault is not None:
-        return no_samples(fault or "")
+    report = _job_report(study, command, job, folder)
+    if isinstance(report, str):
+        return no_samples(report)
     if report.tokens_per_step not in {None, study.workload.tokens_per_step}:
         return unequal_work(
             f"processed {report.tokens_per_step} tokens per step, the study asks for "
@@ -175,13 +180,56 @@ def read_script(
     return _reading(study, job, result, report, traces)
 
 
-def reported_tokens(job: Job, result: JobResult, launched_ns: int) -> int | None:
-    """Return the tokens per step that a script reported; None where it reported none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptOutput:
+    """All that a script left: a text in the place of what is missing or refused says why.
+
+    `report` is None where step times are printed, `traces` where none are asked for.
+    """
+
+    report: StepsReport | str | None
+    traces: "TraceSet | str | None"
+
+
+def script_output(
+    study: Study, command: Command, job: Job, result: JobResult, launched_ns: int
+) -> ScriptOutput:
+    """Read each part of what a script left, whatever is wrong with the others."""
     folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
-    with suppress(TraceError):
+    if command.step_time is not None:
+        return ScriptOutput(report=None, traces=None)
+    traces: TraceSet | str | None = None
+    if study.measure.profiled_steps:
+        try:
+            traces = folder.traces(command.trace_files, job.world_size)
+        except TraceError as error:
+            traces = str(error).removeprefix(f"{folder.path}/")
+    return ScriptOutput(report=_job_report(study, command, job, folder), traces=traces)
+
+
+def _job_report(study: Study, command: Command, job: Job, folder: TraceFolder) -> StepsReport | str:
+    """Read the report of all ranks; a text says why it cannot be used."""
+    try:
         report = _report(folder, job.world_size)
-        return None if isinstance(report, str) else report.tokens_per_step
-    return None
+    except TraceError as error:
+        return str(error).removeprefix(f"{folder.path}/")
+    if isinstance(report, str):
+        return report
+    if report.step_times_s is not None and len(report.step_times_s) == 1 < job.world_size:
+        traced = study.measure.profiled_steps and len(folder.trace_files(command.trace_files))
+        if report.device_count == job.world_size or traced == 1:
+            report = _of_each_rank(report, job.world_size)
+    return _fault(report, study, job) or report
+
+
+def _of_each_rank(report: StepsReport, rank_count: int) -> StepsReport:
+    """Return the report of a process that is the whole job, its times given to each rank."""
+    return msgspec.structs.replace(
+        report,
+        step_times_s=(report.step_times_s or []) * rank_count,
+        warmup_times_s=report.warmup_times_s and report.warmup_times_s * rank_count,
+        peak_memory_bytes=[] if len(report.peak_memory_bytes) == 1 else report.peak_memory_bytes,
+    )
 
 
 def _printed_report(
@@ -229,6 +277,8 @@ def _of_all_ranks(folder: TraceFolder, rank_count: int) -> StepsReport | str:
     ranks: list[RankSteps] = []
     for number in range(rank_count):
         path = folder.path / RANK_REPORTS / f"rank{number}.json"
+        if ranks and ranks[0].device_count == rank_count:
+            break
         if not path.exists():
             return (
                 f"rank {number} reported no steps, although others did: each of {rank_count} "
@@ -252,6 +302,7 @@ def _of_all_ranks(folder: TraceFolder, rank_count: int) -> StepsReport | str:
         peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
         warmup_times_s=[rank.warmup_times_s for rank in ranks],
         torch_version=ranks[0].versions.get("torch"),
+        device_count=ranks[0].device_count,
     )
 
 
@@ -277,7 +328,8 @@ def _fault(report: StepsReport, study: Study, job: Job) -> str | None:
     if len(ranks) != job.world_size:
         return (
             f"{REPORT}: step_times_s has {len(ranks)} lists; this configuration takes "
-            f"{job.world_size} ranks, and each has its own list"
+            f"{job.world_size} ranks, and each has its own list; a single process that drives all "
+            f'devices, as with JAX, gives one list and "device_count": {job.world_size}'
         )
     if len({len(steps) for steps in ranks}) > 1:
         return f"{REPORT}: step_times_s has lists of different lengths"

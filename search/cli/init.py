@@ -1,9 +1,12 @@
-"""`init`: a study file for a script, and one launch that shows whether it can be measured."""
+"""`init` and `try`: one launch of a script shows whether it can be measured, and what it reports.
+
+`init` writes the study file first.
+"""
 
 import json
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,16 +17,17 @@ from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
 from evaluator.ports import Job, JobResult, Reading
 from evaluator.recipes.command import CommandRecipe
-from evaluator.recipes.script_output import reported_tokens
+from evaluator.recipes.script_output import ScriptOutput, StepsReport, script_output
 from records.errors import StudyError
 from records.study import Study
-from records.trial import Failed, Outcome
+from records.trial import Config, Failed, Outcome
 from search import settings
-from search.cli.options import JsonOption, examples
+from search.cli.options import JsonOption, StudyOptions, examples, print_result, takes_options
 from search.study.script_study import Script, read_script, study_text
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
-from search.views.format import format_count, format_number
+from search.views.format import format_count, format_flags, format_number
+from search.views.script_check import ScriptCheck, script_checks
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -151,33 +155,95 @@ def _write_new(path: Path, text: str) -> None:
 
 
 class _Probe(CommandRecipe):
-    """Accepts whatever number of tokens a script processes in a step, and remembers it."""
+    """Remembers all that a script left; it may process any number of tokens if `any_work`."""
 
-    tokens: int | None = None
+    def __init__(self, *, any_work: bool = False) -> None:
+        self.any_work = any_work
+        self.output: ScriptOutput | None = None
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens of a step of all ranks, where the script reported them."""
+        report = self.output and self.output.report
+        return report.tokens_per_step if isinstance(report, StepsReport) else None
 
     def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
-        """Read what the script left, with its own number of tokens as the study's."""
-        self.tokens = reported_tokens(job, result, launched_ns)
-        if self.tokens is not None:
+        """Read what the script left."""
+        if study.command is not None:
+            self.output = script_output(study, study.command, job, result, launched_ns)
+        if self.any_work and self.tokens is not None:
             workload = replace(study.workload, global_batch=self.tokens, sequence_length=1)
             study = replace(study, workload=workload)
         return super().read(study, job, result, launched_ns)
 
 
-def _launched(result: _Result) -> _Result:
-    """Launch the seed once; write the tokens that the script reported into the study file."""
-    study = completed(read_study_file(result.path, builtin_study(local_environment())))
-    recipe = _Probe()
+def _launch_once(study: Study, recipe: _Probe) -> Outcome:
+    """Launch the first configuration of a study, outside of any store."""
     recipe.check(study)
     environment = recipe.inherited(study, settings.trial_environment())
     launcher = LocalLauncher(environment, study.launch.threads_per_rank)
     try:
         evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
-        with tempfile.TemporaryDirectory(prefix="cclsearch-init-") as folder:
-            outcome = evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
+        with tempfile.TemporaryDirectory(prefix="cclsearch-try-") as folder:
+            return evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
     finally:
         launcher.close()
+
+
+def _launched(result: _Result) -> _Result:
+    """Launch the seed once; write the tokens that the script reported into the study file."""
+    study = completed(read_study_file(result.path, builtin_study(local_environment())))
+    recipe = _Probe(any_work=True)
+    outcome = _launch_once(study, recipe)
     if recipe.tokens is not None:
         text = study_text(result.script, recipe.tokens)
         result.path.write_text(text, encoding="utf-8")
     return replace(result, outcome=outcome, tokens=recipe.tokens)
+
+
+@app.command(name="try", epilog=examples("cclsearch try -c study.toml"))
+@takes_options
+def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
+    """Launch your script once, and check all that it may report.
+
+    Launches the first configuration of the study; nothing is recorded. Checks step times, tokens,
+    losses, memory and the traces of all ranks, and says what to add where one is missing.
+    """
+    study, space = options.completed()
+    if study.command is None:
+        raise StudyError(
+            "try launches a script of yours, and this study has no [command] table; write one "
+            "with `cclsearch init SCRIPT`"
+        )
+    recipe = _Probe()
+    outcome = _launch_once(study, recipe)
+    flags = "" if options.config is None else f" -c {options.config}"
+    found = list(script_checks(study, recipe.output)) if recipe.output else []
+    failure = str(outcome) if isinstance(outcome, Failed) else None
+    facts = {
+        "config": dict(space.feasible[0].values),
+        "failure": failure,
+        "step_time": None if isinstance(outcome, Failed) else outcome.metric("step_time"),
+        "caveats": [] if isinstance(outcome, Failed) else list(outcome.measurement.caveats),
+        "checks": [asdict(check) for check in found],
+    }
+    print_result(facts, _tried(space.feasible[0], outcome, found, flags), as_json=as_json)
+    if isinstance(outcome, Failed):
+        raise typer.Exit(NOTHING_MEASURED)
+
+
+def _tried(
+    config: Config, outcome: Outcome, checks: Sequence[ScriptCheck], flags: str
+) -> Iterator[str]:
+    """How the launch ended and what each check found, as lines."""
+    yield f"launched once: {format_flags(config)}"
+    for check in checks:
+        yield f"{'ok' if check.is_there else 'missing':<8} {check.name}: {check.words}"
+    if isinstance(outcome, Failed):
+        yield f"failed   {outcome}"
+        yield f"next: correct the script or its study, then: cclsearch try{flags}"
+        return
+    for caveat in outcome.measurement.caveats:
+        yield f"caveat   {caveat}"
+    yield f"measured {format_number(outcome.metric('step_time') or 0.0)} s per step"
+    yield f"next: cclsearch run{flags}"

@@ -46,6 +46,7 @@ Exit codes:
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("search.cli.run", "Search for the best configuration of a workload."),
     "init": ("search.cli.init", "Write a study file for your own script, and launch it once."),
+    "try": ("search.cli.init", "Launch your script once, and check all that it may report."),
     "resume": ("search.cli.run", "Resume a study, or add launches to it."),
     "list": ("search.cli.studies", "List recorded studies, newest first."),
     "show": ("search.cli.studies", "Show a study: its trials and its result."),

@@ -17,7 +17,7 @@ from records.errors import Strict, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Llm, Price, Study
-from records.trial import History, Repeat
+from records.trial import Failed, FailureKind, History, Repeat, Stage
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
@@ -32,6 +32,36 @@ def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -
         return f"{flat} launches in a row brought no improvement"
     if (failed := failures_in_a_row(history)) >= budget.max_failures:
         return f"{failed} trials in a row failed"
+    return None
+
+
+SCRIPT_FAULTS = re.compile(
+    r"\b(ImportError|ModuleNotFoundError|SyntaxError|IndentationError)\b|can't open file"
+    r"|command not found|ended with status 12[67]\b"
+)
+CAUSE_CHARS = 300
+
+
+def script_fault(study: Study, history: History) -> str | None:
+    """Return why a script cannot be measured in any configuration; None where it may be.
+
+    Such are reports that are missing or wrong, and a script that does not even start, as long as
+    no trial was measured.
+    """
+    if study.command is None or history.measured:
+        return None
+    for trial in history:
+        failed = trial.outcome
+        if not isinstance(failed, Failed) or not trial.launched:
+            continue
+        unreadable = failed.kind is FailureKind.METRIC_ERROR and failed.stage is not Stage.SCORE
+        unstarted = trial.ordinal == 0 and SCRIPT_FAULTS.search(failed.message)
+        if unreadable or unstarted:
+            return (
+                f"trial {trial.ordinal} shows a fault of the script that no configuration avoids: "
+                f"{failed.message[:CAUSE_CHARS]}; correct it, and check it with `cclsearch try` "
+                "before the next search"
+            )
     return None
 
 

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field, replace
 from records.codec import to_json
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
-from search.loop.budget import exhausted_reason, launches_used, parallel_limit, stop_reason
+from search.loop.budget import (
+    exhausted_reason,
+    launches_used,
+    parallel_limit,
+    script_fault,
+    stop_reason,
+)
 from search.loop.ports import Proposal, Proposer
 from search.loop.races import ConfirmationPlan, RepeatRunner, in_contexts
 from search.loop.study_result import StudyResult, find
@@ -56,7 +62,9 @@ class Search:
             plan = self._plan
             history = plan.settle(settled).history
             settled, used = len(history), launches_used(history, plan.runner.recorded)
-            reason = stop_reason(study.budget, history, used, self.clock() - started)
+            reason = script_fault(study, history) or stop_reason(
+                study.budget, history, used, self.clock() - started
+            )
             if reason is not None:
                 return reason
             batch = Batch(self.trial_runner, history, self.capacity)

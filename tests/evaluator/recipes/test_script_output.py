@@ -14,6 +14,7 @@ from records.errors import StudyError, TraceError
 from records.study import Measure
 from records.trial import Config, FailureKind, Measured
 
+UNPROFILED = Measure(timeout_s=30, warmup_steps=2, timed_steps=5, profiled_steps=0)
 TIMES = "[[0.1, 0.2, 0.1, 0.2, 0.3], [0.2, 0.1, 0.1, 0.2, 0.1]]"
 REPORT = f'steps \'{{"tokens_per_step": 256, "step_times_s": {TIMES}}}\''
 
@@ -215,6 +216,43 @@ def test_a_report_that_says_something_else_is_refused(report, message, tried):
     assert refused(failure, f"steps.json: {message}"), failure
 
 
+ONE_LIST = '"step_times_s": [[0.1, 0.2, 0.1, 0.2, 0.3]]'
+JAX = Path(__file__).parents[2] / "data/traces/xla/jax_cpu_4dev.trace.json.gz"
+FOUR = Config({"dp": 4, "fast": True})
+
+
+def test_one_process_that_drives_all_devices_gives_one_list_of_times(tried, script_study):
+    script = f"steps '{{{ONE_LIST}}}'; cat {JAX} > $TRACE_DIR/vm.trace.json.gz"
+
+    one_file = tried(script, asked=script_study(trace_files=("*.gz",)), config=FOUR)
+    stated = tried(f"steps '{{{ONE_LIST}, \"device_count\": 4}}'", measure=UNPROFILED, config=FOUR)
+
+    for measurement in (one_file.measurement, stated.measurement):
+        assert measurement.step_times_s == ((0.1, 0.2, 0.1, 0.2, 0.3),) * 4
+
+
+@pytest.mark.parametrize("more", ["", ', "device_count": 2'])
+def test_one_list_of_a_job_that_may_have_more_processes_is_refused(more, tried):
+    failure = tried(f"steps '{{{ONE_LIST}{more}}}'", measure=UNPROFILED, config=FOUR).failure
+
+    assert refused(failure, "steps.json: step_times_s has 1 lists"), failure
+
+
+def test_steps_of_one_process_that_drives_all_devices_are_those_of_the_job(tried):
+    script = """
+    cat > jax.py <<'PYTHON'
+    process_count, device_count, live_arrays = lambda: 1, lambda: 4, list
+    block_until_ready = lambda arrays: arrays
+    PYTHON
+    python -c 'import cclsearch, jax; [cclsearch.log(tokens=256) for _ in cclsearch.steps()]'
+    """
+
+    measurement = tried(textwrap.dedent(script), measure=UNPROFILED, config=FOUR).measurement
+
+    assert [len(steps) for steps in measurement.step_times_s] == [5] * 4
+    assert measurement.tokens_verified
+
+
 def test_a_script_that_did_other_work_is_refused(tried):
     failure = tried("steps '{\"tokens_per_step\": 32}'; traces").failure
 
@@ -335,8 +373,6 @@ def test_an_expression_for_step_times_names_one_unit(script_study, expression):
     with pytest.raises(StudyError, match=r"\[command\] step_time"):
         script_study(step_time=expression)
 
-
-UNPROFILED = Measure(timeout_s=30, warmup_steps=2, timed_steps=5, profiled_steps=0)
 
 # Two ranks, as a launcher would start them.
 RANKS = """

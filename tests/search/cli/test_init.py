@@ -5,6 +5,8 @@ import shutil
 import tomllib
 from pathlib import Path
 
+import pytest
+
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "script" / "train.py"
 REPORTING = """
 import argparse
@@ -60,3 +62,79 @@ def test_an_existing_file_is_never_changed(cclsearch):
     assert (ended.code, ended.out) == (2, "")
     assert "study.toml exists" in ended.err
     assert Path("study.toml").read_text(encoding="utf-8") == "mine"
+
+
+STUDY = """
+name = "mine"
+[workload]
+name = "mine"
+global_batch = 96
+sequence_length = 1
+[launch]
+recipe = "command"
+[command]
+run = ["python", "train.py", "--num-workers={num_workers}"]
+rank_count = "1"
+[space.num_workers]
+choices = [2, 1]
+[measure]
+profiled_steps = 0
+self_test_rounds = 0
+"""
+
+
+def written(script: str) -> None:
+    Path("train.py").write_text(script, encoding="utf-8")
+    Path("study.toml").write_text(STUDY, encoding="utf-8")
+
+
+def test_one_launch_checks_all_that_a_script_reports(cclsearch):
+    written(REPORTING.format(tokens=96))
+
+    ended = cclsearch("try", "-c", "study.toml")
+
+    assert ended.code == 0, ended.err
+    assert ended.out.splitlines()[:5] == [
+        "launched once: --num-workers=2",
+        "ok       times: 5 steps of 1 rank",
+        "ok       tokens: 96 per step, as the study asks",
+        "missing  losses: trials that compute something else are not found: "
+        "cclsearch.log(loss=loss)",
+        "ok       memory: peak of 1 rank",
+    ]
+    assert ended.out.splitlines()[-1] == "next: cclsearch run -c study.toml"
+
+
+def test_one_launch_names_every_part_that_is_missing_or_wrong(cclsearch):
+    written(REPORTING.format(tokens=64))
+
+    ended = cclsearch("try", "-c", "study.toml", "--json")
+
+    found = json.loads(ended.out)
+    wrong = [check["name"] for check in found["checks"] if not check["is_there"]]
+    assert (ended.code, wrong) == (3, ["tokens", "losses"])
+    assert "processed 64 tokens per step" in found["failure"]
+
+
+def test_only_scripts_are_tried(cclsearch):
+    ended = cclsearch("try")
+
+    assert ended.code == 2
+    assert "no [command] table" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("script", "fault"),
+    [("print('nothing')", "left no trace"), ("import no_such_module", "ModuleNotFoundError")],
+)
+def test_a_fault_of_the_script_ends_the_search_after_the_first_trial(cclsearch, script, fault):
+    written(script)
+
+    ended = cclsearch("run", "-c", "study.toml", "--strategy", "grid")
+
+    (stopped,) = [line for line in ended.out.splitlines() if line.startswith("stopped: ")]
+    assert ended.code == 3
+    assert "no configuration avoids" in stopped
+    assert fault in stopped
+    assert "cclsearch try" in stopped
+    assert "trial 1" not in ended.out

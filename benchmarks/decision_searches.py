@@ -10,7 +10,8 @@ version's folder first in PYTHONPATH.
 
 A claim is a winner other than the seed that was shown to be faster than it; it is right when the
 winner is the best configuration. A lean is such a winner that was not shown to be faster. Without
-an interval are winners other than the seed that nothing but single values speak for.
+an interval are winners other than the seed that nothing but single values speak for. The loss is
+how much longer the winner takes than the best configuration that was launched.
 """
 
 import argparse
@@ -63,6 +64,8 @@ LOAD_BEGINS, LOAD_ENDS = 0.10, 0.15
 """Chance with each launch: two launches in five are disturbed, in spells of about seven."""
 SHARED_SLOWDOWN, OWN_SLOWDOWN = 1.30, 0.15
 """While others are busy: a factor for all, and the spread of one that each launch has by itself."""
+OVERLOAD, OVERLOAD_SPREAD = 2.0, 0.25
+"""Far more work than cores: what eight busy processes on two cores did to launches."""
 DRIFT_MEMORY, DRIFT = 0.95, 0.10
 """Slow changes that no reading of the machine shows: an AR(1) process of this spread."""
 
@@ -99,10 +102,16 @@ def _slowdown(random: Random) -> float:
     return SHARED_SLOWDOWN * math.exp(abs(random.gauss(0, OWN_SLOWDOWN)))
 
 
+def overloaded(random: Random) -> Iterator[Moment]:
+    while True:
+        yield BUSY, OVERLOAD * math.exp(random.gauss(0, OVERLOAD_SPREAD))
+
+
 MACHINES: Mapping[str, Callable[[Random], Iterator[Moment]]] = {
     "quiet": quiet,
     "busy at times": busy_at_times,
     "busy throughout": busy_throughout,
+    "overloaded": overloaded,
     "drifting": drifting,
 }
 
@@ -117,6 +126,8 @@ class Truth:
     times_s: Callable[[Random], tuple[float, ...]]
     exact: bool = False
     resumed_at: int | None = None
+    patience: int | None = None
+    """The launches without improvement that end a search; None for as many as there are trials."""
     measure: Measure = field(default_factory=Measure)
 
 
@@ -130,9 +141,14 @@ def _in_either_order(random: Random) -> tuple[float, ...]:
     return (0.07, *random.sample((0.03, 0.05), 2))
 
 
+def _spread(random: Random) -> tuple[float, ...]:
+    return (1.0, *(math.exp(random.uniform(math.log(0.3), math.log(1.1))) for _ in range(9)))
+
+
 TRUTHS: Mapping[str, Truth] = {
     "10 equal": Truth(times_s=lambda _: (1.0,) * 10),
     "1 of 10 is 10 % better": Truth(times_s=_one_better),
+    "0.3 to 1.1 of the seed": Truth(times_s=_spread, patience=Budget().patience),
     "0.07, then 0.03, 0.05 s, exact": Truth(times_s=_in_either_order, exact=True),
     "0.09, 0.07, resumed: 0.03, exact": Truth(
         times_s=lambda _: (0.09, 0.07, 0.03),
@@ -221,6 +237,8 @@ class Ended:
     finding: StudyResult
     launch_count: int
     best: int
+    loss: float
+    """How much longer the winner takes than the best configuration that was launched."""
 
     @property
     def claims(self) -> bool:
@@ -242,7 +260,7 @@ def search(truth: Truth, machine: Machine) -> Ended:
     first = truth.resumed_at or len(configs)
     study = replace(
         testing.study(knob),
-        budget=Budget(trials=first, patience=first),
+        budget=Budget(trials=first, patience=truth.patience or first),
         measure=replace(truth.measure, profiled_steps=0),
     )
     store = Memory(study=study)
@@ -251,8 +269,9 @@ def search(truth: Truth, machine: Machine) -> Ended:
         study = extend_budget(STUDY_ID, len(configs) - first, cast(Store, store))
         finding = _run(study, configs, store, machine)
     launches = launches_used(store.history(STUDY_ID), store.launches)
-    best = min(range(len(configs)), key=lambda n: machine.times_s[n])
-    return Ended(finding=finding, launch_count=launches, best=best)
+    best = min(range(len(store.trials)), key=lambda n: machine.times_s[n])
+    loss = machine.times_s[finding.winner or 0] / machine.times_s[best] - 1
+    return Ended(finding=finding, launch_count=launches, best=best, loss=loss)
 
 
 def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> StudyResult:
@@ -297,6 +316,7 @@ class Cell:
     leans_wrong: float
     no_interval: float
     tied: float
+    loss: float
     launch_count: float
 
 
@@ -322,13 +342,14 @@ def cell(truth: Truth, machine: str, noise: float, count: int) -> Cell:
         leans_wrong=sum(not right for _, right in leaning) / count,
         no_interval=sum(each.has_no_interval for each in ended) / count,
         tied=sum(any(each.finding.ties) for each in ended) / count,
+        loss=sum(each.loss for each in ended) / count,
         launch_count=sum(each.launch_count for each in ended) / count,
     )
 
 
 HEAD = (
     f"{'machine':16} {'truth':32} {'right':>7} {'wrong':>7} {'leans +':>8} {'leans -':>8} "
-    f"{'no int.':>8} {'tied':>7} {'launches':>9} {'seconds':>8}"
+    f"{'no int.':>8} {'tied':>7} {'loss':>7} {'launches':>9} {'seconds':>8}"
 )
 
 
@@ -339,13 +360,15 @@ def main() -> None:
         "--noise", type=float, default=0.05, help="spread of a launch, default 0.05"
     )
     parser.add_argument("--only", choices=tuple(MACHINES), action="append", help="this machine")
+    parser.add_argument("--truth", choices=tuple(TRUTHS), action="append", help="this truth")
     options = parser.parse_args()
     code = Path(__import__("search").__file__ or "").parents[1].name
     noise = f"launches vary by {options.noise:.1%}"
     print(f"{options.searches} searches a cell, {noise}, code in {code}")
     print(HEAD)
     for machine in options.only or MACHINES:
-        for name, truth in TRUTHS.items():
+        for name in options.truth or TRUTHS:
+            truth = TRUTHS[name]
             if truth.exact and not machine.startswith(("quiet", "busy")):
                 continue
             begun = time.perf_counter()
@@ -356,7 +379,8 @@ def main() -> None:
                 f"{machine:16} {name:32}",
                 *(f"{share:7.1%}" for share in shares),
                 *(f"{share:8.1%}" for share in leans),
-                f"{found.tied:7.1%} {found.launch_count:9.1f} {time.perf_counter() - begun:8.0f}",
+                f"{found.tied:7.1%} {found.loss:7.1%} {found.launch_count:9.1f}",
+                f"{time.perf_counter() - begun:8.0f}",
                 flush=True,
             )
 

@@ -11,7 +11,7 @@ result. A disturbed round is omitted as a whole, and only once it was replaced.
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from statistics import median
@@ -350,20 +350,40 @@ def winner_of(
         for ordinal in sound
         if ordinal != incumbent
     }
-    faster = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.FAST]
-    if faster:
-        return min(faster, key=lambda ordinal: (costs[ordinal], ordinal))
+    by_rounds = any(found.ratio_low is not None for found in against.values())
     ratios = {
         ordinal: found.ratio
         for ordinal, found in against.items()
-        if found.verdict is Verdict.UNDECIDED
-        and found.ratio is not None
-        and found.ratio < 1 - measure.margin
+        if found.ratio is not None and (found.ratio_low is not None or not by_rounds)
     }
-    if ratios and incumbent != SEED:
-        return min(ratios, key=lambda ordinal: (ratios[ordinal], ordinal))
-    same = [ordinal for ordinal, found in against.items() if found.verdict is Verdict.SAME]
-    return min([incumbent, *same], key=lambda ordinal: _demand(history, ordinal))
+    faster = [ordinal for ordinal in ratios if against[ordinal].verdict is Verdict.FAST]
+    leaning = [
+        ordinal
+        for ordinal, ratio in ratios.items()
+        if against[ordinal].verdict is Verdict.UNDECIDED and ratio < 1 - measure.margin
+    ]
+    if faster or (leaning and incumbent != SEED):
+        winner = min(faster or leaning, key=lambda ordinal: (ratios[ordinal], ordinal))
+    else:
+        same = [ordinal for ordinal in ratios if against[ordinal].verdict is Verdict.SAME]
+        winner = min([incumbent, *same], key=lambda ordinal: _demand(history, ordinal))
+    return _unbeaten(winner, set(sound), launches, scoring, measure)
+
+
+def _unbeaten(
+    winner: int, others: Set[int], launches: Sequence[Repeat], scoring: Scoring, measure: Measure
+) -> int:
+    """Return the winner, or who was shown to be faster than it in later rounds, and so on."""
+    faster = {
+        ordinal: found.ratio
+        for ordinal in others - {winner}
+        if (found := compared(launches, ordinal, winner, scoring, measure)).ratio is not None
+        and found.verdict is Verdict.FAST
+    }
+    if not faster:
+        return winner
+    best = min(faster, key=lambda ordinal: (faster[ordinal], ordinal))
+    return _unbeaten(best, others - {winner}, launches, scoring, measure)
 
 
 def compared(

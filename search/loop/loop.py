@@ -34,12 +34,13 @@ class Search:
         """Run to the end of the budget; an interrupted study can be resumed."""
         runner, study = self.trial_runner, self.trial_runner.study
         store, study_id = runner.store, runner.study_id
+        started = self.clock()
         with store.lock(study_id):
             runner.clear()
             store.start_run(study_id, study)
             try:
-                reason = self._search()
-                launches = self._plan.conclude()
+                reason = self._search(started)
+                launches = self._plan.conclude(has_time=lambda: not self._late(started))
                 held_out = self._plan.hold_out()
             except BaseException:
                 store.update(study_id, status="interrupted")
@@ -53,9 +54,9 @@ class Search:
             store.update(study_id, status="finished", summary=to_json(finding))
         return finding
 
-    def _search(self) -> str:
+    def _search(self, started: float) -> str:
         """Propose and measure until a limit is reached; return the reason."""
-        started, study = self.clock(), self.trial_runner.study
+        study = self.trial_runner.study
         self._run_pending()
         settled = self._plan.settled_count
         while True:

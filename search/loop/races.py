@@ -4,7 +4,7 @@
 which launches are needed to measure the noise, to choose the leader and to confirm the winner.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from records.study import Measure, Study
 from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
 from search.loop.budget import launches_used, remaining_launches
 from search.loop.leader import (
+    SEED,
     Leader,
     Race,
     centred_costs,
@@ -34,7 +35,7 @@ from search.loop.leader import (
     unreliable,
     without_replaced,
 )
-from search.loop.study_result import ContextResult
+from search.loop.study_result import ContextResult, not_ruled_out
 from search.loop.trial import TrialRunner, outcome_in
 from search.study.spaces import held_out_study
 
@@ -71,7 +72,7 @@ class RepeatRunner:
 
         Return False where the budget lacks launches for a round and `spare` others after it.
         """
-        while trials and self._rounds_done(purpose, series, trials) < count:
+        while trials and self.rounds_done(purpose, series, trials) < count:
             missing = self._missing(purpose, series, trials)
             if self.launches_left < len(missing) + spare:
                 return False
@@ -96,7 +97,8 @@ class RepeatRunner:
         """Count the launches that the budget still allows."""
         return self.study.budget.launch_limit - launches_used(self.history, self.recorded)
 
-    def _rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
+    def rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
+        """Count the rounds of all these trials; those to repeat do not count."""
         ordinals = {trial.ordinal for trial in trials}
         rounds = self._by_round(purpose, series)
         again = run_again(rounds)
@@ -297,8 +299,12 @@ class ConfirmationPlan:
                 self._race(trial, now.history)
         return self.leader() if due else now
 
-    def conclude(self) -> tuple[Repeat, ...]:
-        """Halve the best trials, then confirm the finalists and the seed in new launches."""
+    def conclude(self, has_time: Callable[[], bool] = lambda: True) -> tuple[Repeat, ...]:
+        """Halve the best trials, then confirm the finalists and the seed in new launches.
+
+        Launches that are left go to the trials that may still be as fast as the winner, while
+        there `has_time`.
+        """
         history = self.leader().history
         series, least = len(history), self._measure.confirm_rounds
         if not least or not history.admissible:
@@ -316,7 +322,43 @@ class ConfirmationPlan:
             launches = confirming(self._repeats, series)
             if not fits or (count >= least and self._is_decided(launches, entrants)):
                 break
+        while has_time() and self._launch_contender(series):
+            pass
         return confirming(self._repeats, series)
+
+    def _launch_contender(self, series: int) -> bool:
+        """Launch the best contender, the winner so far and the seed in one more round.
+
+        Return False if there is no contender, or too few launches are left.
+        """
+        leader = self.leader()
+        best, contender = leader.history.best, self._contender(leader, series)
+        if best is None or contender is None:
+            return False
+        ordinals = sorted({best.ordinal, contender, SEED})
+        entrants = [leader.history.trials[n] for n in ordinals]
+        entrants = [trial for trial in entrants if isinstance(trial.outcome, Measured)]
+        done = self.runner.rounds_done(Purpose.CONFIRM, series, entrants)
+        spare = self._reserve(0)
+        return self.runner.run_until(done + 1, Purpose.CONFIRM, series, entrants, spare=spare)
+
+    def _contender(self, leader: Leader, series: int) -> int | None:
+        """Return the trial that is most likely to be faster than the winner so far, if any may be.
+
+        One that the final launched stays while it is ahead and undecided; others stay while
+        nothing rules them out.
+        """
+        best, launches = leader.history.best, confirming(self._repeats, series)
+        if best is None:
+            return None
+        launched = {launch.ordinal for launch in launches}
+        failed = unreliable(launches)
+        for ordinal in sorted(launched - {best.ordinal, *failed}):
+            found = compared(launches, ordinal, best.ordinal, self._scoring, self._measure)
+            if found.ratio is not None and found.ratio < 1 and not found.settled:
+                return ordinal
+        speeds = not_ruled_out(leader, best.ordinal, launched, self._scoring, self._measure)
+        return max(speeds, key=lambda ordinal: speeds[ordinal].ratio, default=None)
 
     def hold_out(self) -> tuple[Repeat, ...]:
         """Launch the winner and the seed in the held-out contexts, as far as the budget allows.

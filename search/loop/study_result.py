@@ -28,7 +28,7 @@ from search.loop.leader import (
     supported_values,
     unreliable,
 )
-from search.loop.relative_speed import RelativeSpeeds, single_launch_ratio
+from search.loop.relative_speed import RelativeSpeeds, Speed, single_launch_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,27 +129,27 @@ def find(
         confirming=_confirming(launches),
         not_ruled_out=()
         if winner is None
-        else _not_ruled_out(leader, winner, {*against, *failed}, scoring, measure),
+        else tuple(not_ruled_out(leader, winner, {*against, *failed}, scoring, measure)),
     )
 
 
-def _not_ruled_out(
+def not_ruled_out(
     leader: Leader, winner: int, settled: Set[int], scoring: Scoring, measure: Measure
-) -> tuple[int, ...]:
+) -> Mapping[int, Speed]:
     """Return the measured trials outside `settled` whose interval reaches the winner's speed.
 
     A speed without an interval has that of a single round; without known noise it is exact.
     """
     speeds = RelativeSpeeds.of(leader.history, scoring, measure)
     by_chance = single_launch_ratio(leader.noise) if leader.noise else 1.0
-    found = []
+    found: dict[int, Speed] = {}
     for trial in leader.history.admissible:
         if trial.ordinal == winner or trial.ordinal in settled:
             continue
         speed = speeds.speed(trial.ordinal, winner)
         if speed and (speed.high or speed.ratio * by_chance) > 1:
-            found.append(trial.ordinal)
-    return tuple(found)
+            found[trial.ordinal] = speed
+    return found
 
 
 def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:

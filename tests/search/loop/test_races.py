@@ -185,11 +185,22 @@ DISTURBED = {
 FEWER = replace(NOISE_KNOWN, confirm_top=2, confirm_rounds=3, max_confirm_rounds=4)
 
 
+NOISY_SEED = InTurn(tuple(Takes(step_time_s=s) for s in (0.5, 0.45, 0.62, 0.5, 0.4, 0.55)))
+SPARED = replace(ONCE, self_test_rounds=2, confirm_top=2, confirm_rounds=4, max_confirm_rounds=8)
+
+
+def with_an_unlucky_trial(*later_s):
+    """Finalists 1 and 3, and a trial 2 whose first launch alone was slow."""
+    unlucky = InTurn(tuple(Takes(step_time_s=s) for s in (0.3, *later_s)))
+    return seconds(0.5, 0.25, 0.3, 0.26) | {0: NOISY_SEED, 2: unlucky}
+
+
 @pytest.mark.parametrize(
     ("endings", "measure", "launches"),
     [
         *((noisy(0.8, 0.4, 0.2, noise=0.02), MEASURE, n) for n in (1, 3, 4, 5, 7, 9, 12, 15)),
         *((DISTURBED, FEWER, n) for n in (4, 5, 9, 12, 14, 17)),
+        *((with_an_unlucky_trial(0.12), SPARED, n) for n in (21, 24, 28)),
     ],
 )
 def test_an_interruption_anywhere_changes_nothing(tabular, endings, measure, launches):
@@ -378,6 +389,40 @@ def test_a_trial_slowed_by_a_load_that_the_leader_was_spared_is_raced(
 
     assert finding.winner == winner
     assert [race.comparison.round_count for race in finding.races] == [rounds_raced]
+
+
+def test_launches_that_are_left_go_to_a_trial_that_nothing_rules_out(tabular):
+    study = tabular(with_an_unlucky_trial(0.12), measure=SPARED)
+
+    finding = study.run()
+
+    assert finding.winner == 2
+    assert finding.against_seed.verdict is Verdict.FAST
+    assert finding.not_ruled_out == ()
+
+
+@pytest.mark.parametrize(
+    ("later_s", "rounds"), [((0.31,), 1), ((0.2, 0.35), 2)], ids=["behind", "soon behind"]
+)
+def test_such_a_trial_is_launched_while_it_is_ahead(tabular, later_s, rounds):
+    study = tabular(with_an_unlucky_trial(*later_s), measure=SPARED)
+
+    finding = study.run()
+
+    assert finding.winner == 1
+    assert 2 in finding.ties
+    assert [r.ordinal for r in repeats(study, Purpose.CONFIRM)].count(2) == rounds
+
+
+def test_such_a_trial_is_named_where_the_time_is_over(tabular):
+    budget = Budget(trials=4, patience=9, max_wall_s=15)
+    study = tabular(with_an_unlucky_trial(0.12), measure=SPARED, budget=budget)
+    study.clock = lambda: float(len(study.launched))
+
+    finding = study.run()
+
+    assert finding.winner == 1
+    assert finding.not_ruled_out == (2,)
 
 
 @pytest.mark.parametrize("order", [*permutations((0.07, 0.03, 0.05))])

@@ -189,6 +189,8 @@ class _Trial:
         self._tokens: dict[int, int] = {}
         self._profiler: Any = None
         self._step = ExitStack()
+        beats = self._folder.parent / f"rank{self._rank}.progress.jsonl"
+        self._beats = os.open(beats, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     @property
     def progress(self) -> str:
@@ -211,6 +213,7 @@ class _Trial:
         self.marks_s.append(time.perf_counter())
         self._step.close()
         unprofiled = self._warmup + self._timed
+        self._beat(unprofiled)
         if self._done == unprofiled + self._profiled:
             self._stop_profiler()
             self.write(None)
@@ -218,6 +221,14 @@ class _Trial:
         if self._done >= unprofiled:
             self._enter_profiled_step()
         return False
+
+    def _beat(self, unprofiled: int) -> None:
+        """Record which step begins, for `cclsearch run` and its service to show."""
+        done, step = self._done, self._done if self._done < unprofiled + self._profiled else None
+        phase = "warmup" if done < self._warmup else "timed" if done < unprofiled else "profile"
+        phase = phase if step is not None else "done"
+        beat = {"phase": phase, "step": step, "at_ns": time.perf_counter_ns()}
+        os.write(self._beats, json.dumps(beat).encode() + b"\n")
 
     def write(self, fault: str | None) -> None:
         """Write what was measured, whole or not at all."""

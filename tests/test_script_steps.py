@@ -64,6 +64,14 @@ def test_a_trial_warms_up_times_and_ends_the_loop(run: Run) -> None:
     assert rank["fault"] is None
 
 
+def test_a_trial_shows_which_step_it_has_begun(run: Run, tmp_path: Path) -> None:
+    run("for _ in cclsearch.steps(): pass", steps=(1, 2, 0), RANK="3")
+
+    lines = (tmp_path / "rank3.progress.jsonl").read_text().splitlines()
+    begun = [(beat["phase"], beat["step"]) for beat in map(json.loads, lines)]
+    assert begun == [("warmup", 0), ("timed", 1), ("timed", 2), ("done", None)]
+
+
 def test_items_start_over_where_they_are_too_few(run: Run) -> None:
     assert run("print(*cclsearch.steps('ab'))", steps=(2, 3, 0))[0] == "a b a b a\n"
 

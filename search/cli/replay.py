@@ -236,7 +236,7 @@ def repeat_launches(
     command = f"cclsearch replay {study_id} --mode measure{words}{store_flag(records.root)}"
     prepared, seed = prepare(study), source.history.trials[0].policy
     with (
-        face(as_json, records.history(study_id)) as observer,
+        face(as_json, records.history(study_id), study_id, records) as observer,
         Stop(command) as stop,
         local_backend(prepared, records, _first(prepared, source), seed) as backend,
     ):

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, NoReturn, Self, TypeVar
@@ -37,6 +38,7 @@ from search.cli.options import (
 from search.loop.budget import extend_budget, with_price
 from search.loop.leader import study_leader
 from search.loop.ports import Observer, scrubbed_study
+from search.loop.running import running_launches
 from search.loop.study_result import StudyResult
 from search.report.data import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
@@ -308,12 +310,13 @@ def _launch_counts(study_id: str, records: Store) -> tuple[int, int]:
 
 
 @contextmanager
-def face(as_json: bool, history: History) -> Iterator[Observer]:
+def face(as_json: bool, history: History, study_id: str, records: Store) -> Iterator[Observer]:
     """Yield the progress output: JSON on request, a live view on a terminal, else lines."""
     if as_json:
         yield JsonProgress(sys.stdout)
     elif on_terminal():
-        with LiveProgress(Terminal(), history) as live:
+        running = partial(running_launches, records.workdir(study_id), scrubber().text)
+        with LiveProgress(Terminal(), history, records.repeats(study_id), running) as live:
             yield live
     else:
         yield PlainProgress(sys.stdout)
@@ -333,7 +336,7 @@ def _searched(
     from search.study.spaces import prepare
 
     with (
-        face(as_json, history or History()) as observer,
+        face(as_json, history or History(), study_id, records) as observer,
         Stop(f"cclsearch resume {study_id}{store_flag(records.root)}") as stop,
         open_search(study_id, prepare(study), records, observer) as search,
     ):

@@ -45,6 +45,7 @@ from search.service.models import (
     PolicyShort,
     QueuedStudy,
     StudyFull,
+    StudyProgress,
     StudyShort,
     TrialFull,
     TrialsCompared,
@@ -86,7 +87,7 @@ ERRORS: Mapping[int, type[ServiceRefused]] = {401: NotAllowed, 403: NotAllowed, 
 AWAY = frozenset({502, 503, 504})
 TOO_MANY = 429
 
-END = "end"
+END, PROGRESS = "end", "progress"
 MOST_LINE_BYTES = 1 << 22
 PAGE = 500
 POLL_EVERY_S = 1.0
@@ -309,6 +310,10 @@ class RemoteStudy:
         """Return its current state: status, counts, the best, what was asked and found."""
         return self._client.ask(StudyFull, self._path)
 
+    def progress(self) -> StudyProgress:
+        """Return the launches that run now, and how long the search still takes."""
+        return self._client.ask(StudyProgress, f"{self._path}/progress")
+
     def wait(self, timeout_s: float | None = None) -> StudyFull:
         """Wait until nothing works on it; raise `StillRunning` after `timeout_s`."""
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
@@ -325,6 +330,7 @@ class RemoteStudy:
 
         A lost connection is opened again after the last event, so that none comes twice and none
         is left out. Raises `ServiceAway` where that fails for as long as the client is patient.
+        How far running launches are is not among them; `progress` returns that.
         """
         client, lost_s, pause_s = self._client, math.inf, PAUSE_S
         while True:
@@ -336,6 +342,8 @@ class RemoteStudy:
                         pause_s = PAUSE_S
                         if event.name == END:
                             return
+                        if event.name == PROGRESS:
+                            continue
                         after = event.id or after
                         yield event
             except (httpx2.TransportError, ServiceAway) as error:

@@ -25,6 +25,7 @@ from search.leaderboard.ranking import (
     study_submission,
 )
 from search.loop.learned import LearnedConstraint
+from search.loop.running import TimeLeft, time_left
 from search.report.data import learned_for
 from search.report.explored import (
     MOST_REPEATS,
@@ -63,6 +64,14 @@ def disturbed_study(row: StudyRow, store: Store) -> Disturbed | None:
         return None
     launches = (*store.history(row.id), *store.repeats(row.id))
     return disturbed_among(launch.outcome for launch in launches)
+
+
+def study_time_left(row: StudyRow, store: Store) -> TimeLeft | None:
+    """Return what a search may still launch; None where unknown, or for too many launches."""
+    counts = store.counts(row.id)
+    if counts.trials + counts.repeats > MOST_REPEATS:
+        return None
+    return time_left(row.study, store.history(row.id), store.repeats(row.id))
 
 
 def disturbed_trials(

@@ -1,6 +1,7 @@
 """Live progress: the events that a search prints, streamed while they are written.
 
 Everyone who follows a study shares one feed, which watches the file. A reader is an offset in it.
+How far the running launches are is not in the file: only the latest state is sent.
 """
 
 import asyncio
@@ -13,24 +14,33 @@ from pathlib import Path
 from records.errors import CclsearchError
 
 POLL_EVERY_S = 0.5
+PROGRESS_EVERY = 2
+"""Polls from one look at the running launches to the next."""
 ALIVE_EVERY_S = 15.0
 PIECE_BYTES = 1 << 16
 MOST_LINE_BYTES = 1 << 20
 """A longer line is not an event; it is sent in parts, as noise."""
-NOISE, END = "noise", "end"
+NOISE, END, PROGRESS = "noise", "end", "progress"
+OURS = frozenset({END, PROGRESS})
+"""Events that no search can print."""
 
 
 class Feed:
     """The events of one study, for everyone who follows it; used by the event loop alone."""
 
-    def __init__(self, path: Path, is_over: Callable[[], bool]) -> None:
+    def __init__(
+        self, path: Path, is_over: Callable[[], bool], progress: Callable[[], str]
+    ) -> None:
         self.path = path
+        self.progress = ""
+        """How far the running launches are, as JSON; empty before the first look."""
         self.is_over = False
         """Whether the search has ended, so that the file no longer grows."""
         self.closes = False
         self.changed = asyncio.Event()
         """Set, and replaced by another, when the file grows or the search ends."""
         self._check_over = is_over
+        self._read_progress = progress
         self._reading = asyncio.Lock()
         self._last_read = (-1, "", -1)
 
@@ -49,13 +59,17 @@ class Feed:
 
     async def watch(self) -> None:
         """Wake the readers whenever something changes; never return."""
-        size = -1
+        size, poll = -1, 0
         while True:
-            before, over = (size, self.is_over), await asyncio.to_thread(self._over)
+            before = size, self.is_over, self.progress
+            over = await asyncio.to_thread(self._over)
             size = await asyncio.to_thread(line_start, self.path, 1 << 62)
+            if not over and poll % PROGRESS_EVERY == 0:
+                self.progress = await asyncio.to_thread(self._progress)
             self.is_over = over
-            if before != (size, over):
+            if before != (size, over, self.progress):
                 self.notify()
+            poll += 1
             await asyncio.sleep(POLL_EVERY_S)
 
     def close(self) -> None:
@@ -67,6 +81,12 @@ class Feed:
         """Wake all readers."""
         self.changed.set()
         self.changed = asyncio.Event()
+
+    def _progress(self) -> str:
+        try:
+            return self._read_progress()
+        except CclsearchError:
+            return self.progress
 
     def _over(self) -> bool:
         try:
@@ -84,10 +104,12 @@ class Feeds:
         self._closed = False
 
     @contextmanager
-    def follow(self, path: Path, is_over: Callable[[], bool]) -> Iterator[Feed]:
+    def follow(
+        self, path: Path, is_over: Callable[[], bool], progress: Callable[[], str] = str
+    ) -> Iterator[Feed]:
         """Yield the feed of a file; it ends with its last reader."""
         if path not in self._feeds:
-            feed = Feed(path, is_over)
+            feed = Feed(path, is_over, progress)
             feed.closes = self._closed
             self._feeds[path] = feed, asyncio.create_task(feed.watch())
         self._readers[path] = self._readers.get(path, 0) + 1
@@ -114,12 +136,16 @@ async def stream_events(feed: Feed, offset: int) -> AsyncIterator[str]:
     """
     yield f"retry: {int(POLL_EVERY_S * 2000)}\n\n"
     offset = await asyncio.to_thread(line_start, feed.path, offset)
+    progress = ""
     while not feed.closes:
         changed, over = feed.changed, feed.is_over
         text, end = await feed.read(offset)
         if end != offset:
             offset = end
             yield text
+        elif progress != feed.progress:
+            progress = feed.progress
+            yield f"event: {PROGRESS}\ndata: {progress}\n\n"
         elif over:
             yield _sse(offset, END, "{}")
             return
@@ -176,7 +202,7 @@ def _event(line: bytes) -> tuple[str, str]:
     except (ValueError, RecursionError):
         return NOISE, _noise(text)
     name = event.get("event") if isinstance(event, dict) else None
-    if isinstance(name, str) and name.isascii() and name.isidentifier() and name != END:
+    if isinstance(name, str) and name.isascii() and name.isidentifier() and name not in OURS:
         return name, text
     return NOISE, _noise(text)
 

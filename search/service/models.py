@@ -100,6 +100,47 @@ class StudyFull(StudyShort):
     undecided: str | None
 
 
+class LaunchProgress(BaseModel):
+    """A launch that runs: what its first rank entered last, and the last lines of its log.
+
+    `trial` is null for a launch that repeats a trial. `step` counts from 1 over all phases;
+    `most_steps` are those that a launch of the study has at most. Secrets are left out of the log.
+    """
+
+    trial: int | None
+    phase: str | None
+    step: int | None
+    most_steps: int | None
+    elapsed_s: float
+    words: str
+    log_name: str | None
+    log: str
+
+
+class Remaining(BaseModel):
+    """What a search may still launch, and its time if launches take as long as those so far.
+
+    `least_s` is for the trials alone, `most_s` for all repeats too; `launch_s` is the mean of
+    `launches`.
+    """
+
+    trials: int
+    most_repeats: int
+    launch_s: float
+    launches: int
+    least_s: float
+    most_s: float
+    words: str
+    basis: str
+
+
+class StudyProgress(BaseModel):
+    """The launches of a study that run now; `left` is null where it is not known."""
+
+    launches: list[LaunchProgress]
+    left: Remaining | None
+
+
 class MetricDefinition(BaseModel):
     """The name, unit and meaning of a metric."""
 

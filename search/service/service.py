@@ -30,6 +30,7 @@ from search.compose import (
 )
 from search.loop.budget import extend_budget, with_price
 from search.loop.ports import scrubbed_study
+from search.loop.running import TimeLeft
 from search.service.auth import (
     Caller,
     KnownToken,
@@ -47,6 +48,7 @@ from search.service.data import (
     StudyWriter,
     VersionedCache,
     disturbed_study,
+    study_time_left,
 )
 from search.service.events import Feeds
 from search.service.models import StudyShort
@@ -136,6 +138,9 @@ class Service:
     shorts: VersionedCache[StudyShort] = field(default_factory=lambda: VersionedCache(MOST_SHORTS))
     disturbed: StudyCache[[], Disturbed | None] = field(
         default_factory=lambda: StudyCache(disturbed_study)
+    )
+    time_left: StudyCache[[], TimeLeft | None] = field(
+        default_factory=lambda: StudyCache(study_time_left)
     )
     boards: LeaderboardCache = field(default_factory=LeaderboardCache)
     writing: StudyWriter = field(default_factory=StudyWriter)

@@ -12,12 +12,15 @@ from records.study import Context, Llm, Measure, Study, choices_of, list_words
 from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
 from search.loop.budget import cost_usd
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
+from search.loop.running import RunningLaunch, TimeLeft, most_steps
 from search.loop.study_result import ContextResult
 from search.loop.trial import outcome_in
 from search.study.spaces import parts, study_in
 from search.views.format import (
     centre_words,
     comparison_words,
+    format_count,
+    format_elapsed,
     format_flags,
     format_percent,
     one_line,
@@ -182,6 +185,42 @@ def _score(outcome: Outcome, scoring: Scoring) -> Score | Failed:
     return (
         outcome if isinstance(outcome, Failed) else scoring.score(outcome.metrics, outcome.absent)
     )
+
+
+def launch_words(launch: RunningLaunch, study: Study) -> str:
+    """How far a launch is: `step 12 of at most 23, 31 s`; its phase is shown before."""
+    step, most, measure = launch.step, most_steps(study), study.measure
+    words = "" if step is None else f"step {step}"
+    if step is not None and most is not None and step <= most:
+        fixed = measure.max_timed_steps <= measure.timed_steps or study.launch.recipe == "command"
+        words += f" of {most}" if fixed else f" of at most {most}"
+    return ", ".join(filter(None, (words, format_elapsed(launch.elapsed_s))))
+
+
+def left_words(left: TimeLeft) -> str:
+    """How long a search still takes: `about 2 min 10 s to 12 min`."""
+    least, most = (_rounded(each) for each in (left.least_s, left.most_s))
+    if not left.most_s:
+        return "no launch"
+    if left.least_s == left.most_s:
+        return f"about {most}"
+    return f"about {least} to {most}" if left.least_s else f"up to about {most}"
+
+
+def _rounded(seconds: float) -> str:
+    """A time that is known roughly."""
+    unit_s = 60 if seconds >= 600 else 10 if seconds >= 60 else 1
+    return format_elapsed(unit_s * max(1, round(seconds / unit_s)))
+
+
+def left_basis(left: TimeLeft) -> str:
+    """What that is based on."""
+    each = format_elapsed(left.launch_s) if left.launch_s >= 1 else f"{left.launch_s:.1g} s"
+    trials = format_count(left.trials, "trial") if left.trials else ""
+    repeats = f"up to {format_count(left.most_repeats, 'repeat')}" if left.most_repeats else ""
+    mean_of = format_count(left.launch_count, "launch", "launches")
+    launches = " and ".join(filter(None, (trials, repeats))) or "none"
+    return f"{launches} at {each} per launch, the mean of {mean_of} so far"
 
 
 RESULT_CHARS = 500

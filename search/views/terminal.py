@@ -33,6 +33,7 @@ from records.trial import (
     Trial,
 )
 from search.loop.leader import Race, claim_rule
+from search.loop.running import RunningLaunch, TimeLeft, time_left
 from search.loop.study_result import trial_spread
 from search.views.console import Terminal, echo_styled, on_terminal
 from search.views.document import (
@@ -50,6 +51,7 @@ from search.views.document import (
 from search.views.format import (
     caveats,
     format_breakdown,
+    format_count,
     format_difference,
     format_number,
     line_words,
@@ -57,7 +59,15 @@ from search.views.format import (
     reached_words,
     remarks,
 )
-from search.views.study import PURPOSES, noise_words, objective_words, race_words
+from search.views.study import (
+    PURPOSES,
+    launch_words,
+    left_basis,
+    left_words,
+    noise_words,
+    objective_words,
+    race_words,
+)
 from search.views.trial import outcome_facts, trial_facts
 
 PAGE_CELLS = 80
@@ -385,25 +395,35 @@ def _print(out: TextIO, line: str) -> None:
 NARROW, WIDE = 100, 120
 ACTIVITY_CHARS, CAUSE_CHARS = 400, 90
 RESULT_CELLS, AUTHOR_CELLS, BUDGET_CELLS, LIVE_GAP = 14, 10, 6, 2
+LOOK_EVERY_S = 1.0
+LOG_LINES, LEAST_HEIGHT = 3, 24
+"""Lines of the log of what runs, on a screen that has room for them."""
 LEGEND = "* best so far   step: █ compute  ▒ exposed communication  · other and idle"
 
 
 class LiveProgress:
     """Draws on a console from the start of a study until its context is left.
 
-    `history` is what is already recorded.
+    `history` and `repeats` are what is already recorded; `running` returns the launches that run.
     """
 
     def __init__(
         self,
         console: Console,
         history: History,
+        repeats: Sequence[Repeat] = (),
+        running: Callable[[], Sequence[RunningLaunch]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._console = console
         self._history = history
+        self._repeats = tuple(repeats)
+        self._recorded_repeat_count = len(repeats)
         self._study: Study | None = None
-        self._repeat_count = 0
+        self._running = running
+        self._launches: Sequence[RunningLaunch] = ()
+        self._looked_s = -LOOK_EVERY_S
+        self._left: TimeLeft | None = None
         self._under_way: Mapping[int | None, tuple[str, str]] = {}
         """Phase and activity by ordinal, None for repeats. Replaced: another thread draws it."""
         self._clock = clock
@@ -431,6 +451,7 @@ class LiveProgress:
         self._console.print(Text(f"objective {objective_words(study)}; {strategy}\n"))
         if self._history:
             print_trials(self._console, self._history.trials, self._history)
+        self._estimate()
         self._live.start()
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
@@ -452,6 +473,7 @@ class LiveProgress:
         print_trials(self._console, (trial,), history)
         self._history = history
         self._over(trial.ordinal)
+        self._estimate()
 
     def noise_measured(self, noise: Noise, measure: Measure) -> None:
         """Print how much equal launches differ, and what the search can detect."""
@@ -460,7 +482,8 @@ class LiveProgress:
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Show which launch was repeated."""
-        self._repeat_count += 1
+        self._repeats = (*self._repeats, repeat)
+        self._estimate()
         which = f"trial {repeat.ordinal} in round {repeat.round + 1}, {PURPOSES[repeat.purpose]}"
         self._do(None, "", which)
 
@@ -477,14 +500,25 @@ class LiveProgress:
 
     def footer(self) -> RenderableType:
         """Running launches and the used budget."""
+        self._look()
         footer = RichTable.grid(padding=(0, 1, 0, 0))
-        lines = [_doing_line(ordinal, *doing) for ordinal, doing in self._under_way.items()]
+        lines = [
+            _doing_line(ordinal, phase, self._how_far(ordinal), activity)
+            for ordinal, (phase, activity) in self._under_way.items()
+        ]
         for place, line in enumerate(lines or ["proposing"]):
             footer.add_row(self._spinner if place == 0 else "", _on_one_line(line))
+        if self._launches and self._console.height >= LEAST_HEIGHT:
+            for line in self._launches[0].log[-LOG_LINES:]:
+                text = Text(one_line(line, ACTIVITY_CHARS), "dim", no_wrap=True)
+                footer.add_row("", text)
         if self._study is not None:
             used, total = self._history.launched_count, self._study.budget.trials
             bar = ProgressBar(total=total, completed=min(used, total), width=BUDGET_CELLS)
             footer.add_row(bar, _on_one_line(", ".join(self._facts(used, total))))
+        if self._left is not None:
+            words = f"{left_words(self._left)} left: {left_basis(self._left)}"
+            footer.add_row("", _on_one_line(words))
         return Group("", footer)
 
     def _do(self, ordinal: int | None, phase: str, activity: str) -> None:
@@ -493,10 +527,29 @@ class LiveProgress:
     def _over(self, ordinal: int | None) -> None:
         self._under_way = {n: doing for n, doing in self._under_way.items() if n != ordinal}
 
+    def _estimate(self) -> None:
+        if self._study is not None:
+            self._left = time_left(self._study, self._history, self._repeats)
+
+    def _look(self) -> None:
+        """Read how far the launches are, if the last look was long ago."""
+        if self._clock() - self._looked_s >= LOOK_EVERY_S:
+            self._launches, self._looked_s = self._running(), self._clock()
+
+    def _how_far(self, ordinal: int | None) -> str:
+        """Step and time of the launch of a trial; of repeats that run together, of the first."""
+        if self._study is None:
+            return ""
+        alone = len(self._under_way) == 1
+        fits = {ordinal, None} if alone else {ordinal}
+        found = next((each for each in self._launches if each.ordinal in fits), None)
+        return "" if found is None else launch_words(found, self._study)
+
     def _facts(self, used: int, total: int) -> list[str]:
         """Budget used, the best so far, and failures."""
         minutes, seconds = divmod(int(self._clock() - self._started_s), 60)
-        repeats = f", {self._repeat_count} repeats" if self._repeat_count else ""
+        count = len(self._repeats) - self._recorded_repeat_count
+        repeats = f", {format_count(count, 'repeat')}" if count else ""
         facts = [f"{used} of {total} trials{repeats}", f"{minutes}:{seconds:02} min"]
         best = self._history.best
         if best is not None and best.score is not None:
@@ -506,10 +559,10 @@ class LiveProgress:
         return facts + [f"{count} {kind}" for kind, count in kinds.most_common()]
 
 
-def _doing_line(ordinal: int | None, phase: str, activity: str) -> str:
-    """What is under way, and in which phase."""
+def _doing_line(ordinal: int | None, phase: str, how_far: str, activity: str) -> str:
+    """What is under way, in which phase, and how far it is."""
     task = "repeating" if ordinal is None else f"trial {ordinal}"
-    return " · ".join(filter(None, (task, phase, one_line(activity, ACTIVITY_CHARS))))
+    return " · ".join(filter(None, (task, phase, how_far, one_line(activity, ACTIVITY_CHARS))))
 
 
 def print_trials(console: Console, trials: Sequence[Trial], history: History) -> None:

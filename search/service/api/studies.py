@@ -16,6 +16,7 @@ from records.codec import to_json
 from records.store.queries import StudyQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
+from search.loop.running import most_steps, running_launches
 from search.loop.study_result import best_result, final_result, leader_of
 from search.report.data import undecided_words
 from search.report.explored import StudyFront, StudyHistory, StudyKnobs
@@ -24,15 +25,21 @@ from search.service.auth import HeldResponse
 from search.service.events import stream_events
 from search.service.models import (
     Environment,
+    LaunchProgress,
     Page,
     QueuedStudy,
+    Remaining,
     StudyFull,
+    StudyProgress,
     StudyShort,
     disturbance_of,
     result_of,
 )
-from search.service.queue import Submitted
+from search.service.queue import State, Submitted
 from search.service.service import NewStudy, Service, status_from
+from search.settings import scrubber
+from search.views.console import plain
+from search.views.study import launch_words, left_basis, left_words
 
 router = APIRouter(tags=["queue"])
 
@@ -120,20 +127,69 @@ def events(
 
     The names and fields are those of `cclsearch run --json`; `noise` is what else a search printed.
     A browser that comes back sends the id of the last event that it had, and goes on there. The
-    event `end` says that no more will come.
+    event `end` says that no more will come. While something runs, the event `progress` says every
+    second how far it is, as `/progress` does; it has no id and is not sent again.
     """
     service.study(study_id)
     start = int(last_event_id) if last_event_id and OFFSET.fullmatch(last_event_id) else since
 
     async def stream() -> AsyncIterator[str]:
         path, over = service.events(study_id), partial(service.is_over, study_id)
-        with service.feeds.follow(path, over) as feed:
+        with service.feeds.follow(path, over, partial(_progress_text, study_id, service)) as feed:
             async for text in stream_events(feed, start):
                 yield text
 
     service.streams.take(caller.name)
     response = HeldResponse(stream(), media_type="text/event-stream")
     return response.holding(service.streams, caller.name)
+
+
+@progress_router.get("/studies/{study_id}/progress")
+def progress(study_id: str, service: TheService, _caller: Reader) -> StudyProgress:
+    """The launches that run now, the end of their logs, and how long the search still takes."""
+    return study_progress(service.study(study_id), service)
+
+
+def study_progress(row: StudyRow, service: Service) -> StudyProgress:
+    """Return what runs of a study now; nothing where nothing searches it."""
+    if service.status(row) not in {State.RUNNING, State.CANCELLING}:
+        return StudyProgress(launches=[], left=None)
+    records, study = service.records, row.study
+    launches = running_launches(records.workdir(row.id), scrubber().text)
+    pending = [intent.ordinal for intent in records.pending(row.id)]
+    alone = pending[0] if len(pending) == len(launches) == 1 else None
+    left = service.time_left(row, records)
+    return StudyProgress(
+        launches=[
+            LaunchProgress(
+                trial=alone if each.ordinal is None else each.ordinal,
+                phase=each.phase,
+                step=each.step,
+                most_steps=most_steps(study),
+                elapsed_s=each.elapsed_s,
+                words=launch_words(each, study),
+                log_name=each.log_name,
+                log=plain("\n".join(each.log)),
+            )
+            for each in launches
+        ],
+        left=None
+        if left is None
+        else Remaining(
+            trials=left.trials,
+            most_repeats=left.most_repeats,
+            launch_s=left.launch_s,
+            launches=left.launch_count,
+            least_s=left.least_s,
+            most_s=left.most_s,
+            words=left_words(left),
+            basis=left_basis(left),
+        ),
+    )
+
+
+def _progress_text(study_id: str, service: Service) -> str:
+    return study_progress(service.study(study_id), service).model_dump_json()
 
 
 def study_short(row: StudyRow, service: Service) -> StudyShort:

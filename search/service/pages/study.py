@@ -32,6 +32,7 @@ from search.service.api.studies import (
     resume,
     study_full,
     study_page,
+    study_progress,
 )
 from search.service.data import MOST_MARKS
 from search.service.events import line_start
@@ -179,6 +180,7 @@ def one_study_page(at: OneStudy) -> Response:
         work=tuple(work_facts(row.study)),
         question=tuple(question_facts(row.study, row.strategy, scoring_of(row.study))),
         chart=drawing(at.service.explored.drawing(row, records)),
+        progress=study_progress(row, at.service),
         spent=tuple(_spent(row, records, is_over=not goes_on)),
         failures=tuple(_failures(row, records)),
         models=[use_words(use, row.study.llm) for use in records.model_uses(row.id)],

@@ -96,6 +96,44 @@ def test_events_come_as_they_are_written_by_search_after_search(file):
     assert names(followed(file, over)) == ["study_started", "trial_finished", "end"]
 
 
+def test_how_far_the_launches_are_is_sent_when_it_changes_and_has_no_id(file):
+    states = ["1", "1", "2", "3"]
+
+    async def read() -> str:
+        text, feeds = "", Feeds()
+        with feeds.follow(file, lambda: not states, lambda: states.pop(0)) as feed:
+            async for piece in stream_events(feed, 0):
+                text += piece
+        return text
+
+    found = parsed(asyncio.run(read()))
+
+    sent = [event for event in found if event["event"] == "progress"]
+    assert [event["data"] for event in sent] == ["1", "2", "3"]
+    assert not any("id" in event for event in sent)
+    assert [found[0]["event"], found[-1]["event"]] == ["study_started", "end"]
+
+
+def test_a_reader_who_comes_later_gets_the_latest_state_at_the_start(file):
+    async def first_two() -> list[str]:
+        feeds = Feeds()
+        with feeds.follow(file, lambda: False, lambda: "now") as feed:
+            while not feed.progress:
+                await asyncio.sleep(0)
+            async with aclosing(stream_events(feed, len(STARTED))) as pieces:
+                return [await anext(pieces), await anext(pieces)]
+
+    assert "event: progress\ndata: now" in asyncio.run(first_two())[1]
+
+
+@pytest.mark.parametrize("name", ["end", "progress"])
+def test_no_search_can_print_an_event_of_the_service(file, name):
+    with file.open("ab") as out:
+        out.write(json.dumps({"event": name}).encode() + b"\n")
+
+    assert names(followed(file)) == ["study_started", "noise", "end"]
+
+
 def test_one_look_at_the_file_serves_all_who_follow(file, monkeypatch):
     found_at = []
     read = events.read_events

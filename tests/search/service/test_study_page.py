@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.store.store import Store
+from search.client.client import Client
+from search.service.models import StudyProgress
 from search.service.pages.study import MOST_EVENTS, live_status
+from search.service.queue import State
 from search.service.runner import EVENTS, run_folder
 from search.views.terminal import JsonProgress
 from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, running
@@ -161,6 +164,50 @@ def test_what_cannot_be_done_is_said_on_a_page(changed, queued, role, path, sent
 
     assert answer.status_code == status
     assert words in answer.text
+
+
+@pytest.fixture
+def under_way(changed, queued) -> str:
+    """The id of a study that runs: a launch of its first trial has begun its third step."""
+    changed.service.table.change_from(queued, State.QUEUED, State.RUNNING)
+    folder = changed.service.records.workdir(queued)
+    folder.mkdir(parents=True)
+    (folder / "rank0.progress.jsonl").write_text('{"phase": "timed", "step": 2, "at_ns": 1}\n')
+    (folder / "rank0.log").write_text(f"step 1 {HOSTILE}\nkey ghp_{'x' * 36}\n")
+    return queued
+
+
+def test_a_running_launch_shows_its_step_and_the_end_of_its_log(admin, under_way):
+    told = facts(get(admin, f"/studies/{under_way}"), "now")
+
+    assert "Now step 3 of at most 13, " in told
+    assert "End of rank0.logstep 1 " in told
+    assert "<img src=x onerror=alert(1)>" in told
+    assert "key ***" in told
+    assert "ghp_" not in told
+
+
+def test_the_api_and_its_client_say_what_the_page_says(changed, under_way):
+    with Client(changed.url, changed.tokens["read"], patience_s=0) as client:
+        found = client.study(under_way).progress()
+        finished = client.study(FINISHED).progress()
+
+    (launch,) = found.launches
+    assert (launch.phase, launch.step, launch.most_steps) == ("timed", 3, 13)
+    assert launch.words.startswith("step 3 of at most 13, ")
+    assert launch.log.endswith("key ***")
+    assert found.left is None  # nothing has shown how long a launch takes
+    assert finished == StudyProgress(launches=[], left=None)
+
+
+def test_the_stream_says_how_far_a_launch_is(admin, under_way):
+    with admin.stream("GET", f"/api/v1/studies/{under_way}/events") as answer:
+        lines = answer.iter_lines()
+        while next(lines) != "event: progress":
+            pass
+        sent = json.loads(next(lines).removeprefix("data: "))
+
+    assert sent["launches"][0]["step"] == 3
 
 
 BEGUN = {"event": "trial_started", "ordinal": 1, "author": "llm", "rationale": "why not"}

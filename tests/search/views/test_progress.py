@@ -8,9 +8,11 @@ import pytest
 from rich.console import Console
 
 from evaluator.timing.decision import Comparison, Noise, Verdict
+from records.machine import LaunchRecord
 from records.study import Measure
 from records.trial import Breakdown, FailureKind, Repeat, Stage
 from search.loop.leader import Race
+from search.loop.running import RunningLaunch
 from search.views.terminal import (
     JsonProgress,
     LiveProgress,
@@ -70,6 +72,11 @@ def events(*trials):
 def screen(out=None):
     """A terminal 120 cells wide."""
     return Console(file=out or io.StringIO(), width=120, force_terminal=True, color_system=None)
+
+
+def replace_height(console, height):
+    console.size = (120, height)
+    return console
 
 
 def footer(live):
@@ -209,6 +216,47 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
     assert "repeating · timed · trial 1 in round 1, to confirm" in again
     assert "trial 4 · warmup · tp=1" in shown
     assert "3 of 15 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+
+
+def runs(step, log=(), ordinal=None):
+    """A launch that has begun a step."""
+    return RunningLaunch(
+        ordinal=ordinal, phase="timed", step=step, elapsed_s=31.4, log_name="job.log", log=log
+    )
+
+
+def test_the_terminal_shows_the_step_the_time_left_and_the_end_of_the_log():
+    seconds, launches = [0.0], [runs(12, ("lost", "step 9", "step 10", "\x1b[31mstep 11"))]
+    record = LaunchRecord(argv=("x",), reason="finished", wall_s=30.0)
+    seed = replace(SEED, outcome=replace(SEED.outcome, launched=record))
+    console = replace_height(screen(), 40)
+    with LiveProgress(
+        console, testing.history(), (), lambda: tuple(launches), clock=lambda: seconds[0]
+    ) as live:
+        tell(live, seed)
+        live.trial_started(1, FASTER.policy)
+        live.phase("timed", 1)
+        seen = footer(live)
+        launches[:] = [runs(13)]
+        soon = " ".join(footer(live))
+        seconds[0] = 2.0
+        later = " ".join(footer(live))
+
+    assert any("trial 1 · timed · step 12 of at most 23, 31 s" in line for line in seen)
+    assert seen[-5:-2] == ["step 9", "step 10", "[31mstep 11"]
+    assert "about 7 min to 36 min left: 14 trials and up to 59 repeats at 30 s per launch" in later
+    assert "step 12 of" in soon  # one look a second is enough
+    assert "step 13 of" in later
+
+
+def test_a_low_terminal_shows_no_log():
+    console = replace_height(screen(), 20)
+    with LiveProgress(console, testing.history(), (), lambda: (runs(1, ("line",)),)) as live:
+        tell(live, SEED)
+        live.phase("timed", None)
+        shown = footer(live)
+
+    assert "line" not in shown
 
 
 def test_the_terminal_shows_every_trial_that_is_under_way():

@@ -17,6 +17,7 @@ function soon() {
     due = null;
     last = Date.now();
     await refresh();
+    toEnds();
   }, Math.max(150, last + LEAST_MS - Date.now()));
 }
 
@@ -29,9 +30,34 @@ function handle(event) {
   soon();
 }
 
+function toEnds() {
+  for (const pre of document.querySelectorAll(".log")) pre.scrollTop = pre.scrollHeight;
+}
+
+/** Show how far the running launches are; the server draws those that are new. */
+function progress(event) {
+  const { launches } = JSON.parse(event.data);
+  const shown = [...document.querySelectorAll("#now .launch")];
+  const log = (place) => shown[place].querySelector(".log");
+  if (shown.length !== launches.length || launches.some((each, place) => (each.log !== "") !== (log(place) !== null))) {
+    soon();
+    return;
+  }
+  launches.forEach((each, place) => {
+    shown[place].querySelector(".far .number").textContent = each.words;
+    shown[place].querySelector("progress").value = each.step ?? 0;
+    const pre = log(place);
+    if (pre === null || pre.textContent === each.log) return;
+    const follows = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 4;
+    pre.textContent = each.log;
+    if (follows) pre.scrollTop = pre.scrollHeight;
+  });
+}
+
 function follow() {
   const source = new EventSource(`/api/v1/studies/${encodeURIComponent(study)}/events?since=${encodeURIComponent(place)}`);
   for (const name of EVENTS) source.addEventListener(name, handle);
+  source.addEventListener("progress", progress);
   source.addEventListener("open", soon);
   // The browser reconnects after a lost connection, but not after a refusal.
   source.addEventListener("error", () => {
@@ -50,5 +76,6 @@ async function ended() {
   else say("The search ended");
 }
 
+toEnds();
 follow();
 document.addEventListener("visibilitychange", soon);

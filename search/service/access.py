@@ -2,17 +2,18 @@
 
 import re
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from ipaddress import ip_address
-from typing import Annotated
+from typing import Annotated, Self
 from urllib.parse import parse_qsl, quote, urlencode
 
 from fastapi import Depends, HTTPException, Request, Security
-from fastapi.responses import RedirectResponse, Response
+from fastapi.responses import RedirectResponse, Response, StreamingResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from starlette.datastructures import Headers
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
-from search.service.auth import LIFE_S, Caller, KnownToken, Role, find_token
+from search.service.auth import LIFE_S, Caller, KnownToken, Role, Slots, find_token
 from search.service.config import ServiceConfig
 from search.service.service import Service
 
@@ -236,3 +237,19 @@ def _with_cookie(answer: Response, service: Service, value: str, life_s: int) ->
         listen.cookie_name, value, life_s, secure=listen.https, httponly=True, samesite="strict"
     )
     return answer
+
+
+class HeldResponse(StreamingResponse):
+    """A streamed response that holds a slot until it ends."""
+
+    def holding(self, slots: Slots, who: str) -> Self:
+        """Return this response, which releases the slot of a caller."""
+        self._release = partial(slots.release, who)
+        return self
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it and release the slot."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._release()

@@ -11,15 +11,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address, ip_network
 from pathlib import Path
 from threading import Lock
-from typing import Self
 
-from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Scope
 
 from records.errors import StoreError, Strict, StudyError
 
@@ -226,19 +223,3 @@ class Slots:
         """Return how many slots are taken."""
         with self._lock:
             return self._taken.total()
-
-
-class HeldResponse(StreamingResponse):
-    """A streamed response that holds a slot until it ends."""
-
-    def holding(self, slots: Slots, who: str) -> Self:
-        """Return this response, which releases the slot of a caller."""
-        self._release = partial(slots.release, who)
-        return self
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send it and release the slot."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._release()

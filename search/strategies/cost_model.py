@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import least_squares
-from scipy.special import ndtr
+import scipy
 
 from policies.space import Space
 from records.trial import Config
@@ -65,7 +63,7 @@ def calibrate(parts: Floats, measured: Sequence[int], logs: Floats) -> Floats:
         common = np.full((1, count), 1 / count / COMMON_FREEDOM)
         return np.concatenate((shares / MISFIT, own, common))
 
-    found = least_squares(
+    found = scipy.optimize.least_squares(
         misfit, np.full(parts.shape[1], start), jac=slopes, max_nfev=MOST_EVALUATIONS
     )
     return _log_sum(parts, found.x)
@@ -92,7 +90,9 @@ class Prospects:
         """
         ahead = (best - self.losses) / self.deviations
         density = np.exp(-(ahead**2) / 2) / np.sqrt(2 * np.pi)
-        gains: Floats = self.deviations * (ahead * ndtr(ahead) + density) * self.chances
+        gains: Floats = (
+            self.deviations * (ahead * scipy.special.ndtr(ahead) + density) * self.chances
+        )
         return gains
 
 
@@ -163,10 +163,10 @@ class Feasibility:
             return _chances(ahead, np.ones(len(ahead)))
         among, distances = self._between(launched, launched), self._between(configs, launched)
         kernel = Kernel(alone_share=0.6, reach=2.5, weights=np.ones(distances.shape[-1]))
-        factor = cho_factor(kernel.of(among) + KNOWN_NOISE * np.eye(len(worked)))
+        factor = scipy.linalg.cho_factor(kernel.of(among) + KNOWN_NOISE * np.eye(len(worked)))
         similar = kernel.of(distances)
-        mean = ahead + similar @ cho_solve(factor, worked - before)
-        known_share = (similar * cho_solve(factor, similar.T).T).sum(axis=1)
+        mean = ahead + similar @ scipy.linalg.cho_solve(factor, worked - before)
+        known_share = (similar * scipy.linalg.cho_solve(factor, similar.T).T).sum(axis=1)
         return _chances(mean, np.maximum(1 - known_share, 0))
 
     def _between(self, rows: Sequence[Config], columns: Sequence[Config]) -> Floats:
@@ -196,5 +196,5 @@ class Feasibility:
 
 
 def _chances(mean: Floats, variance: Floats) -> Floats:
-    chances: Floats = ndtr(mean / np.sqrt(variance / 2 + DECISION_NOISE))
+    chances: Floats = scipy.special.ndtr(mean / np.sqrt(variance / 2 + DECISION_NOISE))
     return chances

@@ -17,8 +17,8 @@ from itertools import product
 from typing import Final, TypeAlias
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from policies.space import Knob, Space
 from records.study import Value
@@ -120,13 +120,13 @@ class Surrogate:
     @property
     def solved(self) -> Floats:
         """The values, weighed by the inverse of their covariance."""
-        solved: Floats = cho_solve((self.factor, True), self.values)
+        solved: Floats = scipy.linalg.cho_solve((self.factor, True), self.values)
         return solved
 
     def predict(self, distances: Floats) -> tuple[Floats, Floats]:
         """Return mean and deviation for rows, by their distances to the measured configurations."""
         similar = self.kernel.of(distances)
-        reduced = solve_triangular(self.factor, similar.T, lower=True)
+        reduced = scipy.linalg.solve_triangular(self.factor, similar.T, lower=True)
         left = np.maximum(1 - (reduced**2).sum(axis=0), 1e-9)
         return similar @ self.solved, np.sqrt(self.variance * left)
 
@@ -137,8 +137,10 @@ def fit(distances: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
     even = np.ones(knob_count)
 
     def fitted(kernel: Kernel, noise: float) -> Surrogate:
-        factor = cholesky(kernel.of(distances) + np.diag(noise / launch_counts), lower=True)
-        whitened = solve_triangular(factor, values, lower=True)
+        factor = scipy.linalg.cholesky(
+            kernel.of(distances) + np.diag(noise / launch_counts), lower=True
+        )
+        whitened = scipy.linalg.solve_triangular(factor, values, lower=True)
         count = AMPLITUDE_COUNT + len(values)
         scatter = AMPLITUDE_COUNT * AMPLITUDE**2 + float(whitened @ whitened)
         unlikeliness = count / 2 * np.log(scatter) + np.log(np.diag(factor)).sum()
@@ -271,7 +273,7 @@ def _effect(
 def _explained(model: Surrogate, values: Floats) -> float:
     """Return one minus the share of variation left when the others predict each value."""
     count = len(values)
-    inverse = np.diag(cho_solve((model.factor, True), np.eye(count)))
+    inverse = np.diag(scipy.linalg.cho_solve((model.factor, True), np.eye(count)))
     errors = model.solved / inverse
     without_model = values * count / (count - 1)
     return 1 - float((errors**2).sum() / (without_model**2).sum())

@@ -17,10 +17,9 @@ from search.leaderboard.ranking import Leaderboard
 from search.leaderboard.view import group_facts, legend_facts
 from search.loop.study_result import leader_of
 from search.report.explored import Interval
-from search.service.access import Reader, TheService
+from search.service.access import HeldResponse, Reader, TheService
 from search.service.api.studies import Limit, Offset
 from search.service.api.trials import SIDE, attachment, side_of
-from search.service.auth import HeldResponse
 from search.service.data import Form, compare_recorded
 from search.service.models import (
     Board,

@@ -20,8 +20,7 @@ from search.loop.running import most_steps, running_launches
 from search.loop.study_result import best_result, final_result, leader_of
 from search.report.data import undecided_words
 from search.report.explored import StudyFront, StudyHistory, StudyKnobs
-from search.service.access import Reader, Submitter, TheService
-from search.service.auth import HeldResponse
+from search.service.access import HeldResponse, Reader, Submitter, TheService
 from search.service.events import stream_events
 from search.service.models import (
     Environment,

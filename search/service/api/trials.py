@@ -22,9 +22,8 @@ from records.trial import Artifact, FailureKind, Policy, Trial
 from search.compare.sides import TrialSide, trial_side
 from search.loop.study_result import leader_of
 from search.report.explored import repeat_costs, repeat_spreads, spread_of_trial
-from search.service.access import Reader, TheService
+from search.service.access import HeldResponse, Reader, TheService
 from search.service.api.studies import Limit, Offset
-from search.service.auth import HeldResponse
 from search.service.data import disturbed_trials
 from search.service.models import (
     File,

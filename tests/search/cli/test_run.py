@@ -27,7 +27,7 @@ TINY = (Path(__file__).parents[2] / "data" / "tiny_study.toml").read_text(encodi
 TRAINED = (
     TINY.replace("self_test_rounds = 1\nrace_rounds = 2", "self_test_rounds = 0\nrace_rounds = 0")
     .replace("confirm_rounds = 2", "confirm_rounds = 1")
-    .replace("trials = 4\npatience = 4", "trials = 2\nmax_failures = 1")
+    .replace("trials = 4\npatience = 4", "trials = 2\nlaunches = 4\nmax_failures = 1")
 )
 # The same without ranks, for torch takes longer to import than the rest: a launch that ends only
 # when it is told to, and then fails.
@@ -66,6 +66,7 @@ class Folder:
             "run.sh": SCRIPT,
         }.items():
             (path / name).write_text(text, encoding="utf-8")
+        Store(self.store).close()  # made here, where it takes no time
 
     @property
     def store(self):
@@ -148,15 +149,18 @@ def test_the_script_of_a_trial_trains_again_by_itself(trained, tmp_path):
     assert steps["losses"]
 
 
-def test_a_search_of_nothing_that_can_be_measured_ends_with_3(here):
+def test_a_search_of_nothing_that_can_be_measured_ends_with_3_and_loads_only_what_it_needs(here):
     ended = here.run("run", "-c", "held.toml", "--seed-policy", "broken.py")
 
     assert (ended.returncode, ended.stderr) == (3, "")
     assert "best: none, because no configuration could be measured" in ended.stdout
     assert "failed: 1 policy_error; first in trial 0: line 2: " in ended.stdout
-    again = here.run("resume", "--json")
+    again = run_cclsearch(here.path, "resume", "--json", PYTHONPROFILEIMPORTTIME="1")
     finished = json.loads(again.stdout.splitlines()[-1])
     assert (again.returncode, finished["event"], finished["winner"]) == (3, "finished", None)
+    loaded = {line.rpartition("|")[2].strip() for line in again.stderr.splitlines()}
+    assert "search.compose" in loaded
+    assert not loaded & {"anthropic", "fastapi", "pandas", "scipy.linalg", "sqlite_utils", "torch"}
 
 
 def test_a_memory_budget_that_surely_holds_nothing_launches_nothing(here):
@@ -479,13 +483,15 @@ CERTIFICATE = "line one of a secret\nline two of a secret"
 STRANGER = f"hf_{'Ab3' * 12}"
 """A token that is in nobody's environment."""
 SECRET_STUDY = (
-    re.sub(r"(?s)\[space.dp\].*\[measure\]", "[space.size]\nchoices = [1, 2, 3]\n[measure]", STUDY)
+    re.sub(
+        r"(?s)\[space.dp\].*\[measure\]", "[space.size]\nchoices = [1, 2, 3, 4]\n[measure]", STUDY
+    )
     .replace('"run.sh"]', '"tools/run.sh"]\nrank_count = "1"')
     .replace('export = { dp = "DATA_PARALLEL" }', 'environment = { DATA = "HOME/data:/usr/share" }')
     .replace("confirm_top = 1\nconfirm_rounds = 1", "confirm_top = 0\nconfirm_rounds = 0")
     .replace("max_confirm_rounds = 1", "profiled_steps = 0")
     .replace("trials = 5", "trials = 2")
-)
+) + '[[constraint]]\nname = "fits"\nexpression = "size < 4"\n'
 # It prints all that it can see, the environment of the search above it too, and then fails.
 SECRET_SCRIPT = r"""
 set -e
@@ -500,9 +506,10 @@ cp "$HOME/as.json" "$TRACE_DIR/seen.jsonl"
 test "$SIZE" = 1 || { echo "ValueError: no $(cat "$HOME/token") in $HOME/x"; exit 1; }
 printf '{"step_times_s": [[0.1, 0.1, 0.1, 0.1, 0.1]], "losses": [1.0]}' > "$TRACE_DIR/steps.json"
 """
-POLICY = (
-    f"# {KEY} {PASSWORD}\ndef generate_config(workload, environment):\n    return {{'size': 2}}\n"
-)
+POLICY = "def generate_config(workload, environment):\n    return {{'size': {}}}\n"
+BREAKS_A_CONSTRAINT = POLICY.format(4)
+RAISES = POLICY.format("environment['gpu_count']")
+RUNS = f"# {KEY} {PASSWORD}\n{POLICY.format(2)}"
 
 
 @pytest.fixture(scope="module")
@@ -520,13 +527,31 @@ def home(tmp_path_factory):
     }.items():
         (path / name).write_text(text, encoding="utf-8")
     secrets = {"ANTHROPIC_API_KEY": KEY, "DB_PASSWORD": PASSWORD, "MY_SECRET": CERTIFICATE}
+    submitted = (BREAKS_A_CONSTRAINT, RAISES, RUNS)
     with ScriptedMessagesServer(
-        lambda _: submission(POLICY, rationale=f"the key is {KEY}")
+        [submission(source, rationale=f"the key is {KEY}") for source in submitted]
     ) as model:
         place = Folder(path, ANTHROPIC_BASE_URL=model.url, **secrets)
-        ended = place.run("run", "-c", "secret.toml", "--strategy", "llm")
+        ended = place.run("run", "-c", "secret.toml")
         assert (ended.returncode, ended.stderr) == (0, "")
+        place.told, place.requests = ended.stdout, list(model.requests)
         yield place
+
+
+def test_the_model_is_told_which_constraint_or_which_line_is_wrong(home):
+    first, second, third = (request.body["messages"] for request in home.requests)
+    invalid, raised = (json.dumps(messages[-1]) for messages in (second, third))
+
+    assert [len(messages) for messages in (first, second, third)] == [1, 3, 5]
+    assert "fits: size < 4" in invalid
+    assert "size=4" in invalid
+    assert "the policy failed: line 2: KeyError: 'gpu_count'" in raised
+
+
+def test_the_key_is_sent_to_the_provider_only_and_in_no_output(home):
+    assert all(KEY in json.dumps(request.headers) for request in home.requests)
+    assert all(KEY not in json.dumps(request.body) for request in home.requests)
+    assert KEY not in home.told
 
 
 def test_no_secret_and_no_path_of_the_home_is_in_any_file_of_the_store(home):
@@ -555,15 +580,26 @@ def test_the_study_still_runs_its_script_from_wherever_the_home_is(home):
     assert second.outcome.launched.ranks[0].first_error == "ValueError: no *** in ~/x"
 
 
-def test_what_the_model_said_is_kept_but_for_secrets(home):
+def test_what_the_model_said_is_kept_but_for_secrets_with_what_it_used(home):
     with closing(Store(home.store)) as store:
         row = store.studies()[0]
-        second = store.history(row.id).trials[1]
+        first, second = store.history(row.id).trials
         exchange = store.exchange(second.exchange)
+        (use,) = store.model_uses(row.id)
+    replies = json.loads(exchange.reply)
+    (line,) = [line for line in home.told.splitlines() if line.startswith("model: ")]
 
-    assert second.policy.source == POLICY.replace(KEY, "[key]").replace(PASSWORD, "***")
+    assert (first.policy.author, second.policy.author) == ("seed", "llm")
+    assert second.policy.source == RUNS.replace(KEY, "[key]").replace(PASSWORD, "***")
     assert "the key is [key]" in second.policy.rationale
     assert "# [key] ***" in exchange.reply
+    assert [reply["request"] for reply in replies] == [0, 1, 2]
+    assert len(json.loads(exchange.request)) == exchange.request_count == 3
+    assert all("submit_policy" in reply["body"] for reply in replies)
+    assert use.usage == exchange.usage
+    assert min(use.usage.input_tokens, use.usage.output_tokens) > 0
+    assert line.startswith("model: claude-opus-5-5: 1 policies in 1 turns and 3 requests; ")
+    assert line.endswith(" USD")
 
 
 def test_a_search_with_secrets_is_replayed_exactly(home):

@@ -1,6 +1,7 @@
 """Whole searches over a table: real store, sandbox and proposers, no launches."""
 
 import io
+import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import policies.sandbox
 from evaluator.evaluate import diagnose
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
@@ -34,6 +36,28 @@ from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
 from tests.support.search import CONFIRMED, Script, connected
 from tests.support.search import ScriptedMessagesServer as Server
+
+
+@pytest.fixture(scope="session", autouse=True)
+def sandbox_once() -> Iterator[None]:
+    """Runs each policy once on equal inputs: tests/policies prove that it answers the same again.
+
+    A sandbox takes longer than the rest of a trial that is not launched.
+    """
+    answers: dict[str, object] = {}
+    run_policy = policies.sandbox.run_policy
+
+    def remembered(source: str, *inputs: Mapping[str, object]) -> object:
+        asked = json.dumps([source, *map(dict, inputs)])
+        if asked not in answers:
+            answers[asked] = run_policy(source, *inputs)
+        found = answers[asked]
+        return dict(found) if isinstance(found, dict) else found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policies.sandbox, "run_policy", remembered)
+        yield
+
 
 GLOO = Path(__file__).parents[1] / "data" / "traces" / "gloo_ddp_2rank"
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"

@@ -553,9 +553,9 @@ def test_a_real_search_for_two_contexts_tells_both(cclsearch, file, policy, tmp_
 
     ended = cclsearch(
         *("run", "-c", study, "--strategy", "grid", "--seed-policy", policy),
-        *("--trials", 2, "--store", store),
+        *("--trials", 1, "--store", store),
     )
-    shown = json.loads(cclsearch("trial", "show", 1, "--json", "--store", store).out)
+    shown = json.loads(cclsearch("trial", "show", 0, "--json", "--store", store).out)
     best = cclsearch("best", "--context", "long", "--format", "json", "--store", store)
 
     assert ended.code == 0, ended.err
@@ -566,4 +566,4 @@ def test_a_real_search_for_two_contexts_tells_both(cclsearch, file, policy, tmp_
     assert tokens == [8 * 32, 8 * 64]
     assert "contexts/long/rank1_trace.json" in shown["files"]
     assert json.loads(best.out).keys() == {"dp_shard", "micro_batch"}
-    assert cclsearch("trace", "breakdown", "trial:1", "--store", store).code == 0
+    assert cclsearch("trace", "breakdown", "trial:0", "--store", store).code == 0

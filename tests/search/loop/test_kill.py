@@ -89,6 +89,7 @@ def survivors(pids: list[int]) -> list[int]:
 # Two trials of a script that says each of its launches and stays in one of them.
 STUDY = """
 name = "held"
+strategy = "coordinate"  # which loads no library
 
 [workload]
 name = "held"
@@ -143,6 +144,7 @@ class HeldStudy:
     confirm_rounds: int = 0
 
     def write(self, held: int) -> Path:
+        Store(self.folder / "store").close()  # here, where it takes no time
         file = self.folder / "study.toml"
         file.write_text(STUDY.format(**asdict(self)), encoding="utf-8")
         (self.folder / "run.sh").write_text(SCRIPT.format(**asdict(self)), encoding="utf-8")
@@ -214,7 +216,7 @@ def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(tmp_path):
 
 def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_path):
     study, store = HeldStudy(tmp_path), tmp_path / "store"
-    options = ("--parallel", "2", "--trials", "3", "--strategy", "coordinate")
+    options = ("--parallel", "2", "--trials", "3")
     search = RunningSearch("run", "-c", str(study.write(held=3)), *options, store=store)
     search.until(event="trial_finished", ordinal=0)
     search.until(event="trial_finished")

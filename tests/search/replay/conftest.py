@@ -166,18 +166,6 @@ def replaying() -> type[Replay]:
     return Replay
 
 
-@pytest.fixture
-def unjailed(monkeypatch) -> None:
-    """Runs the policies of a test in this process: a sandbox for each takes most of its time."""
-
-    def run_policy(source: str, workload: object, environment: object) -> object:
-        names: dict[str, Callable[..., object]] = {}
-        exec(source, names)
-        return names["generate_config"](workload, environment)
-
-    monkeypatch.setattr("policies.sandbox.run_policy", run_policy)
-
-
 Maker: TypeAlias = Callable[..., Recording]
 
 

@@ -20,7 +20,6 @@ from search.replay.view import decisions_report
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 
-pytestmark = pytest.mark.usefixtures("unjailed")
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
 LOST = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
 FULL = Fails(kind=FailureKind.OUT_OF_MEMORY)

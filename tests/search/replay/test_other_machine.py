@@ -14,7 +14,6 @@ from search.study.spaces import completed
 from search.study.study_file import builtin_study
 from tests.support import records as testing
 
-pytestmark = pytest.mark.usefixtures("unjailed")
 PROGRAM = "def generate_config(workload, environment):\n    return {{'n': {}}}\n"
 BY_RANKS = PROGRAM.format("environment['world_size']")
 FIXED = PROGRAM.format("4")

@@ -80,12 +80,7 @@ def finished(record_once):
 
 
 @pytest.fixture
-def tabulated(unjailed, record):  # noqa: ARG001 - its policies run in this process
-    return record
-
-
-@pytest.fixture
-def searched(unjailed, finished, tmp_path):  # noqa: ARG001 - the same
+def searched(finished, tmp_path):
     """A copy of a search without a model."""
     return finished.copied(tmp_path / "searched")
 
@@ -105,14 +100,14 @@ def searched(unjailed, finished, tmp_path):  # noqa: ARG001 - the same
     ],
     ids=[*CHOOSERS, "one after the other", "in parallel"],
 )
-def test_a_search_takes_the_same_course_again(tabulated, endings, changes):
-    study = tabulated(endings, **changes)
+def test_a_search_takes_the_same_course_again(record, endings, changes):
+    study = record(endings, **changes)
     study.run()
     assert differences(study) == SAME
 
 
-def test_failures_of_the_infrastructure_are_retried_as_they_were(tabulated):
-    study = tabulated(table(0.5, InTurn((LOST, takes(0.4))), InTurn((LOST,) * 2 + (takes(0.3),))))
+def test_failures_of_the_infrastructure_are_retried_as_they_were(record):
+    study = record(table(0.5, InTurn((LOST, takes(0.4))), InTurn((LOST,) * 2 + (takes(0.3),))))
     study.run()
     assert differences(study) == SAME
     assert [trial.attempts for trial in history(study)][:3] == [1, 2, 2]
@@ -134,9 +129,9 @@ def test_failures_of_the_infrastructure_are_retried_as_they_were(tabulated):
     ids=["in a trial", "in a batch", "while it confirmed"],
 )
 def test_a_study_that_was_interrupted_is_the_same_up_to_there_and_after_it_was_resumed(
-    tabulated, endings, changes
+    record, endings, changes
 ):
-    study = tabulated(endings, **changes)
+    study = record(endings, **changes)
     with pytest.raises(KeyboardInterrupt):
         study.run()
     assert differences(study) == SAME
@@ -145,8 +140,8 @@ def test_a_study_that_was_interrupted_is_the_same_up_to_there_and_after_it_was_r
     assert differences(study) == SAME
 
 
-def test_a_study_that_was_extended_twice_takes_the_same_course(tabulated):
-    study = tabulated(table(0.5, 0.4, 0.3, 0.2, 0.1), budget={"trials": 2})
+def test_a_study_that_was_extended_twice_takes_the_same_course(record):
+    study = record(table(0.5, 0.4, 0.3, 0.2, 0.1), budget={"trials": 2})
     study.run()
     for _ in range(2):
         study.extend(1)
@@ -154,25 +149,25 @@ def test_a_study_that_was_extended_twice_takes_the_same_course(tabulated):
     assert differences(study) == SAME
 
 
-def test_a_time_limit_is_reached_where_it_was(tabulated):
+def test_a_time_limit_is_reached_where_it_was(record):
     times = iter([0, 1, 2, 61]).__next__
-    study = tabulated(table(0.5, 0.4, 0.3), budget={"max_wall_s": 60.0}, clock=times)
+    study = record(table(0.5, 0.4, 0.3), budget={"max_wall_s": 60.0}, clock=times)
     assert study.run().stop_reason == "the time limit of 60 s is reached"
     assert differences(study) == SAME
 
 
-def test_launches_in_several_contexts_come_in_their_order(tabulated):
+def test_launches_in_several_contexts_come_in_their_order(record):
     longer = replace(testing.WORKLOAD, sequence_length=256)
     unseen = Context(name="unseen", workload=longer, environment=testing.ENVIRONMENT, held_out=True)
     contexts = replace(unseen, name="longer", held_out=False), unseen
-    study = tabulated(table(0.5, 0.3, 0.4), contexts=contexts)
+    study = record(table(0.5, 0.3, 0.4), contexts=contexts)
     finding = study.run()
     assert differences(study) == SAME
     assert [each.name for each in finding.contexts] == ["example", "longer", "unseen"]
 
 
-def test_a_strategy_that_chooses_otherwise_is_named_with_its_trial(tabulated):
-    study = tabulated(table(0.5, 0.4, 0.3, 0.2))
+def test_a_strategy_that_chooses_otherwise_is_named_with_its_trial(record):
+    study = record(table(0.5, 0.4, 0.3, 0.2))
     study.run()
     for name, column in (("studies", "study"), ("runs", "run")):
         other = f"replace({column}, '\"grid\"', '\"random\"')"
@@ -185,8 +180,8 @@ def test_a_strategy_that_chooses_otherwise_is_named_with_its_trial(tabulated):
     assert checks.trials[2].differs == ("not proposed again",)
 
 
-def test_a_changed_measurement_is_named(tabulated):
-    study = tabulated(table(0.5, 0.4), measure={"confirm_rounds": 0})
+def test_a_changed_measurement_is_named(record):
+    study = record(table(0.5, 0.4), measure={"confirm_rounds": 0})
     study.run()
     score = "json_set(trial, '$.score.value', 0.3, '$.score.cost', 0.3)"
     changed(study, f"update trials set trial = {score} where ordinal = 1")
@@ -389,8 +384,8 @@ def test_a_recorded_policy_that_fits_no_more_is_a_failed_trial(searched):
     assert [outcome.status for outcome in outcomes] == ["measured", "failed", "measured"]
 
 
-def test_a_budget_lasts_for_all_policies_of_a_study_that_mostly_failed(tabulated):
-    study = tabulated(table(0.5, *[Fails(kind=FailureKind.CRASH)] * 3))
+def test_a_budget_lasts_for_all_policies_of_a_study_that_mostly_failed(record):
+    study = record(table(0.5, *[Fails(kind=FailureKind.CRASH)] * 3))
     study.run()
     again = launched_again(study)
     assert again.study.budget.max_failures == 4

@@ -6,14 +6,12 @@ import json
 import os
 import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, assert_never
 
 import typer
 
-from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.errors import StoreError, StudyError
 from search.cli.options import (
     JsonOption,
@@ -34,12 +32,10 @@ from search.leaderboard.view import (
     AFTER,
     ALL,
     BEFORE,
-    PUBLISHED,
     RULE,
     ShownCell,
     board_table,
     columns_in,
-    defects,
     leaderboard_facts,
     leaderboard_page,
     legend,
@@ -50,9 +46,8 @@ from search.leaderboard.view import (
     ranked_by,
     ranked_words,
     short_heading,
-    submissions_of,
 )
-from search.settings import has_records, open_store
+from search.settings import open_store
 from search.transfer.tables import defused
 from search.views.console import Terminal, on_terminal
 from search.views.document import Table, number
@@ -157,15 +152,6 @@ class LeaderboardOptions:
             show_default=False,
         ),
     ] = field(default_factory=list)
-    entries: Annotated[
-        list[Path],
-        typer.Option(
-            "--entries",
-            metavar="PATH",
-            help="Published entries: leaderboard rows (JSON lines), a CCL-Bench card with "
-            "metrics, or a folder of them. Repeatable.",
-        ),
-    ] = field(default_factory=list)
     by: Annotated[
         str | None,
         typer.Option(
@@ -177,7 +163,7 @@ class LeaderboardOptions:
     workload: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Only this workload: a model, or a standard name such as WL4."
+            metavar="NAME", help="Only this workload: the name of a model, or part of it."
         ),
     ] = None
     metric: Annotated[
@@ -205,7 +191,7 @@ class LeaderboardOptions:
     "leaderboard",
     epilog=examples(
         "cclsearch leaderboard",
-        "cclsearch leaderboard --entries ccl_leaderboard.jsonl --workload WL4 --absent",
+        "cclsearch leaderboard --workload llama-3 --absent",
         "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
         "cclsearch leaderboard -o leaderboard.html",
     ),
@@ -217,25 +203,19 @@ def leaderboard_command(
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Rank the best of each study and published entries.
+    """Rank the best of each study.
 
     Only equal workloads are ranked together: same model, phase, batch, sequence length, precision
-    and tokens per step. Entries without a significant difference share a rank. Published metrics
-    have separate columns, as their definitions differ; placeholders such as -1 are shown as empty.
+    and tokens per step. Studies without a significant difference share a rank.
     """
-    with ExitStack() as opened:
-        # Published entries need no store; named studies do.
-        needed = wanted.studies or not wanted.entries or has_records(store)
-        records = opened.enter_context(open_store(store)) if needed else None
-        status = opened.enter_context(Terminal(stderr=True).status("reading studies"))
+    with open_store(store) as records, Terminal(stderr=True).status("reading studies") as status:
         submissions, notes = gather_submissions(
             records,
             wanted.studies,
-            wanted.entries,
             wanted.workload,
             lambda count: status.update(f"studies read: {count}"),
         )
-        flag = "" if records is None else store_flag(records.root)
+        flag = store_flag(records.root)
     if not submissions:
         of = "" if wanted.workload is None else f" of workload {wanted.workload!r}"
         why = f" ({'; '.join(notes)})" if notes else ""
@@ -272,13 +252,11 @@ def _written(board: Leaderboard, form: LeaderboardFormat, wanted: LeaderboardOpt
 
 
 def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> None:
-    shown: dict[str, Column] = {}
     marks = legend(board)
     for group in board.groups:
         columns = columns_in(group, board.columns)
         if not wanted.metric:
             columns = columns[:TEXT_METRICS]
-        shown |= {column.name: column for column in columns}
         typer.echo(f"{group.work.title}; {ranked_words(group)}")
         _print_group(group, columns, list(marks))
         if wanted.absent:
@@ -287,13 +265,6 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
         typer.echo("")
     for place, (name, words) in enumerate(marks.items()):
         echo_wrapped(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
-    for name, words in defects(shown.values()):
-        echo_wrapped(f"{name}: {words}")
-    if any(name.startswith(PUBLISHED_PREFIX) for name in shown):
-        words = "published_... values as published, by other definitions than ours"
-        echo_wrapped(f"{PUBLISHED}: {words}")
-    if any(reading.doubt for each in submissions_of(board) for reading in each.readings.values()):
-        typer.echo("?: implausible value; not ranked by it")
     for note in board.notes:
         echo_wrapped(note)
     echo_wrapped(f"ranks: {RULE}")

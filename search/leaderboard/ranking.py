@@ -4,10 +4,9 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final, TypeAlias
 
-from evaluator.metrics.base import PUBLISHED_PREFIX, Better, Metric
+from evaluator.metrics.base import PUBLISHED_SCORE, Better, Metric
 from evaluator.metrics.registry import ALIASES, loaded_metrics
 from evaluator.timing.decision import Spread
 from records.codec import from_json
@@ -15,25 +14,16 @@ from records.errors import StudyError, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, MetricValue, Trial
-from search.leaderboard.entries import (
-    Mark,
-    Reading,
-    Submission,
-    Work,
-    column_of,
-    definition_of,
-    read_entries,
-)
+from search.leaderboard.submission import Mark, Reading, Submission, Work
 from search.loop.study_result import StudyResult, best_result, leader_of
 from search.views.format import format_count, format_flags, remarks
 
-USUAL: Final = ("step_time", "published_avg_step_time", "bus_bandwidth", "tokens_per_s")
+USUAL: Final = ("step_time", "bus_bandwidth", "tokens_per_s")
 """What groups are ranked by unless another is asked for: the first that most submissions have."""
 FIRST: Final = (
     *USUAL,
-    *("mfu", "published_mfu", "peak_memory", "ttft", "tpot", "published_ttft", "published_tpot"),
-    *("exposed_communication_fraction", "published_communication_fraction"),
-    *("compute_comm_overlap", "published_compute_comm_overlap"),
+    *("mfu", "peak_memory", "ttft", "tpot"),
+    *("exposed_communication_fraction", "compute_comm_overlap"),
 )
 """Columns that come before the others."""
 BYTES: Final = "bytes"
@@ -46,12 +36,11 @@ Ends: TypeAlias = tuple[float, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """A metric with its unit; `defect` is what is wrong with its definition, as far as is known."""
+    """A metric with its unit."""
 
     name: str
     unit: str
     better: Better
-    defect: str | None = None
 
     @property
     def heading(self) -> str:
@@ -70,9 +59,9 @@ class Column:
         return reading if reading is not None and reading.unit == self.unit else None
 
     def value(self, submission: Submission) -> float | None:
-        """Its value, unless it is doubted."""
+        """Its value in this column, if it has one."""
         reading = self.of(submission)
-        return reading.value if reading is not None and reading.doubt is None else None
+        return None if reading is None else reading.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +135,13 @@ def _columns(submissions: Iterable[Submission]) -> list[Column]:
     order = sorted(count, key=lambda key: (first.get(key[0], len(first)), -count[key], key))
     columns: dict[tuple[str, str], Column] = {}
     for name, unit, better in order:
-        defect = definition_of(name)[2] if name.startswith(PUBLISHED_PREFIX) else None
-        column = Column(name=name, unit=unit, better=better, defect=defect)
-        columns.setdefault((name, unit), column)
+        columns.setdefault((name, unit), Column(name=name, unit=unit, better=better))
     return list(columns.values())
 
 
 def _group(found: Sequence[Submission], columns: Sequence[Column], by: str | None) -> Group:
     column = _ranking_column(found, columns, by)
-    named = {each.work.standard: each.work for each in reversed(found) if each.work.standard}
-    # Under its standard name where all that have one agree.
-    work = found[0].work if len(named) != 1 else next(iter(named.values()))
+    work = found[0].work
     if column is None:
         ranked = [Ranked(None, each) for each in sorted(found, key=lambda each: each.name)]
         return Group(work=work, by=None, ranked=tuple(ranked))
@@ -232,19 +217,16 @@ def _readings(
     known: Mapping[str, Metric],
 ) -> dict[str, Reading]:
     """What was measured or computed, and why other metrics have no value."""
-    found: dict[str, Reading] = {}
-    for each in values:
-        name, unit, better = each.name, each.unit, each.better
-        if name.startswith(PUBLISHED_PREFIX):
-            name = column_of(name)
-            unit, better, _ = definition_of(name)
-        found[name] = Reading(unit=unit, better=better, value=each.value, launch_count=1)
+    found = {
+        each.name: Reading(unit=each.unit, better=each.better, value=each.value, launch_count=1)
+        for each in values
+    }
     for name, why in outcome.absent.items():
         if name in known:
             absent = Reading(unit=known[name].unit, better=known[name].better, absent=why)
-            found.setdefault(column_of(name) if name.startswith(PUBLISHED_PREFIX) else name, absent)
+            found.setdefault(name, absent)
     if row.study.origin is not None:  # what another tool called its score means nothing elsewhere
-        found.pop(f"{PUBLISHED_PREFIX}score", None)
+        found.pop(PUBLISHED_SCORE, None)
     return found
 
 
@@ -296,46 +278,35 @@ SubmissionOf: TypeAlias = Callable[[StudyRow, Store, Mapping[str, Metric]], Subm
 
 
 def gather_submissions(
-    store: Store | None,
+    store: Store,
     studies: Sequence[str],
-    entries: Sequence[Path],
     workload: str | None,
     on_study: Callable[[int], None],
     submission_of: SubmissionOf = study_submission,
 ) -> tuple[list[Submission], tuple[str, ...]]:
     """Submissions of this work, and what was left out; of all studies where none is named.
 
-    `on_study` is called with the number of studies read so far. Raises `StudyError` for a study or
-    file that does not exist.
+    `on_study` is called with the number of studies read so far. Raises `StudyError` for a study
+    that does not exist.
     """
-    found = read_entries(entries)
-    submissions = [each for each in found.submissions if _is_wanted(each.work, workload)]
-    without = []
-    rows = [] if store is None else [store.find(s) for s in studies] or store.studies()
+    submissions, without = list[Submission](), list[str]()
     known, _ = loaded_metrics()
-    for count, row in enumerate(rows):
+    for count, row in enumerate([store.find(s) for s in studies] or store.studies()):
         on_study(count)
-        if store is None or not _is_wanted(Work.of(row.study.workload, None), workload):
+        if workload is not None and not Work.of(row.study.workload, None).is_called(workload):
             continue
         submission = submission_of(row, store, known)
         if submission is None:
             without.append(row.id)
         else:
             submissions.append(submission)
-    notes = [
-        *_left_out(without, "without a measured trial within its limits", "study", "studies"),
-        *_left_out(found.refused, "that cannot be read", "entry", "entries"),
-    ]
-    return submissions, tuple(notes)
+    return submissions, tuple(_left_out(without))
 
 
-def _is_wanted(work: Work, name: str | None) -> bool:
-    return name is None or work.is_called(name)
-
-
-def _left_out(names: Sequence[str], why: str, one: str, several: str) -> list[str]:
-    if not names:
-        return []
-    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
-    count = format_count(len(names), one, several)
-    return [f"left out {count} {why}: {'; '.join(names[:MOST_NAMED])}{more}"]
+def _left_out(studies: Sequence[str]) -> Iterator[str]:
+    if studies:
+        more = f" and {len(studies) - MOST_NAMED} more" if len(studies) > MOST_NAMED else ""
+        yield (
+            f"left out {format_count(len(studies), 'study', 'studies')} without a measured trial "
+            f"within its limits: {'; '.join(studies[:MOST_NAMED])}{more}"
+        )

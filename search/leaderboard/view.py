@@ -7,10 +7,9 @@ from functools import partial
 from string import ascii_lowercase
 from typing import Final, TypeAlias
 
-from evaluator.metrics.base import PUBLISHED_PREFIX
 from records.expression import format_bytes
-from search.leaderboard.entries import Mark, Reading, Submission
 from search.leaderboard.ranking import BYTES, Column, Group, Leaderboard, Ranked
+from search.leaderboard.submission import Mark, Reading, Submission
 from search.views.document import (
     Cell,
     Document,
@@ -25,8 +24,6 @@ from search.views.document import (
 from search.views.format import format_number
 from search.views.html import render_html
 
-DOUBTED: Final = "?"
-PUBLISHED: Final = "°"
 RULE: Final = (
     "a rank is one more than the number of submissions shown to be better: those whose intervals "
     "overlap share it; – has no interval and no rank"
@@ -39,18 +36,14 @@ ShownCell: TypeAlias = Callable[[Ranked, Group], Cell | str]
 
 
 def short_heading(column: Column) -> str:
-    """Name, unit and direction; a sign marks published metrics."""
-    name = column.name.removeprefix(PUBLISHED_PREFIX)
-    sign = PUBLISHED if name != column.name else ""
+    """Name, unit and direction."""
     unit = f" {column.unit}" if column.unit and column.unit != BYTES else ""
-    return f"{name}{sign}{unit} {column.arrow}"
+    return f"{column.name}{unit} {column.arrow}"
 
 
 def value_words(reading: Reading | None) -> str:
-    """A value as a table shows it: marked where it is doubted, empty where absent."""
-    if reading is None or reading.value is None:
-        return ""
-    return f"{_amount(reading.value, reading.unit)}{DOUBTED if reading.doubt is not None else ''}"
+    """A value as a table shows it; empty where absent."""
+    return "" if reading is None or reading.value is None else _amount(reading.value, reading.unit)
 
 
 def rank_cell(each: Ranked, group: Group) -> Cell:
@@ -105,11 +98,6 @@ def submissions_of(board: Leaderboard) -> Iterator[Submission]:
     """Every submission, group by group."""
     for group in board.groups:
         yield from (each.submission for each in group.ranked)
-
-
-def defects(columns: Iterable[Column]) -> Iterator[tuple[str, str]]:
-    """The columns whose definition has a defect, and which."""
-    yield from ((each.name, each.defect) for each in columns if each.defect)
 
 
 def columns_in(group: Group, columns: Sequence[Column]) -> list[Column]:
@@ -271,20 +259,15 @@ def _absences(group: Group, columns: Sequence[Column]) -> tuple[tuple[str, str],
 
 
 def about_sections(board: Leaderboard) -> Iterator[Section]:
-    """What marks mean, what is wrong with columns, and what was left out."""
-    lists = (
-        ("marks", "Marks", "Reservations about submissions; how many have each.", legend(board)),
-        (
-            "columns",
-            "Columns",
-            "What is wrong with how published metrics are computed; ours are other columns.",
-            dict(defects(board.columns)),
-        ),
-    )
-    for name, heading, lead, lines in lists:
-        if lines:
-            facts = Facts(lines=tuple(lines.items()))
-            yield Section(name=name, heading=heading, lead=lead, blocks=(facts,))
+    """What marks mean, and what was left out."""
+    marks = legend(board)
+    if marks:
+        yield Section(
+            name="marks",
+            heading="Marks",
+            lead="Reservations about submissions; how many have each.",
+            blocks=(Facts(lines=tuple(marks.items())),),
+        )
     if board.notes:
         notes = tuple(Paragraph(text=note) for note in board.notes)
         lead = "What is not here."

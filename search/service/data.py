@@ -17,13 +17,13 @@ from records.store.store import Store
 from records.trial import Trial
 from search.compare.compare import Comparisons, Terms, compare_trials
 from search.compare.sides import TrialSide
-from search.leaderboard.entries import Submission
 from search.leaderboard.ranking import (
     Leaderboard,
     gather_submissions,
     leaderboard,
     study_submission,
 )
+from search.leaderboard.submission import Submission
 from search.loop.learned import LearnedConstraint
 from search.loop.running import TimeLeft, time_left
 from search.report.data import learned_for
@@ -184,7 +184,7 @@ class LeaderboardCache:
 
         def made() -> Leaderboard:
             found, notes = gather_submissions(
-                records, (), (), workload, lambda _count: None, self._submission
+                records, (), workload, lambda _count: None, self._submission
             )
             return leaderboard(found, by, metrics, notes)
 

@@ -370,11 +370,10 @@ class GroupWorkload(BaseModel):
 
     title: str
     model: str | None
-    standard: str | None
 
 
 class ComparedValue(BaseModel):
-    """A metric of a submission, with any doubt of it, or why it is absent."""
+    """A metric of a submission, or why it is absent."""
 
     unit: str
     better: str
@@ -383,7 +382,6 @@ class ComparedValue(BaseModel):
     low: float | None
     high: float | None
     launch_count: int | None
-    doubt: str | None
 
 
 class Mark(BaseModel):
@@ -419,12 +417,11 @@ class Group(BaseModel):
 
 
 class Column(BaseModel):
-    """A metric with its unit; `defect` is what is wrong with its definition."""
+    """A metric with its unit."""
 
     name: str
     unit: str
     better: str
-    defect: str | None
 
 
 class Board(Page[Group]):

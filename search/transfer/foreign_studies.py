@@ -105,15 +105,6 @@ def text_of(path: Path, most_bytes: int = MAX_FILE_BYTES) -> str:
         raise StudyError(f"{path}: cannot be read: {error}") from error
 
 
-def lines_of(path: Path) -> Sequence[tuple[int, str]]:
-    """The lines of a file that are not blank, numbered from 1."""
-    numbered = enumerate(text_of(path).split("\n"), start=1)
-    lines = [(number, line) for number, line in numbered if line.strip()]
-    if len(lines) > MAX_ROWS:
-        raise StudyError(f"{path}: over {MAX_ROWS} rows; split it into several files")
-    return lines
-
-
 def read_rows(places: Iterable[tuple[str, K]], read: Callable[[K], T], bad: BadRows) -> list[T]:
     """What is read of each of these, which come with their places; `bad` takes the others."""
     found: list[T] = []

@@ -5,7 +5,6 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
 
-from evaluator.metrics.base import PUBLISHED_PREFIX
 from search.doctor import api_key, store_folder
 from search.leaderboard.view import RULE, about_sections, group_section
 from search.service.access import Reader, TheService, begin_session, end_session, local_place
@@ -32,13 +31,12 @@ def leaderboard_page(
 ) -> Response:
     """The best of each study, in groups that did the same work."""
     board = service.boards.board(service.records, by=by or None, workload=workload or None)
-    columns = [column for column in board.columns if not column.name.startswith(PUBLISHED_PREFIX)]
     kept = {name: value for name, value in (("by", by), ("workload", workload)) if value}
     return page(
         request,
         "leaderboard.html",
         sections=[
-            group_section(offset + place, group, columns, "/studies/", MOST_COLUMNS)
+            group_section(offset + place, group, board.columns, "/studies/", MOST_COLUMNS)
             for place, group in enumerate(board.groups[offset : offset + ON_A_PAGE])
         ],
         about=[*about_sections(board)],

@@ -15,8 +15,8 @@ from evaluator.timing.decision import Spread
 from records.codec import to_json
 from records.store.rows import ComputedMetric
 from records.store.store import Store
-from search.leaderboard.entries import Reading, Submission, Work
 from search.leaderboard.ranking import leaderboard
+from search.leaderboard.submission import Reading, Submission, Work
 from search.loop.study_result import StudyResult
 from tests.support import records as testing
 
@@ -157,7 +157,6 @@ def test_files_have_a_row_each_and_nothing_that_a_spreadsheet_or_browser_runs(
         (("--metric", "nope"), "no submission has metric 'nope'"),
         (("--workload", "gpt"), "no submission of workload 'gpt'"),
         (("nosuch",), "no study 'nosuch'"),
-        (("--entries", "nowhere"), "nowhere: there is no such file or folder of entries"),
         (("-o", "board.txt"), "use .csv, .json or .html"),
     ],
 )

@@ -62,7 +62,6 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "import": ("search.cli.transfer", "Import searches recorded by other tools or machines."),
     "export": ("search.cli.transfer", "Export a study for other programs, CCL-Bench or machines."),
     "version": ("search.cli.store", "Print the version."),
-    "entry": ("search.cli.transfer", "Check CCL-Bench entries."),
     "bench": ("search.cli.bench", "Benchmark communication libraries and search strategies."),
     "trial": ("search.cli.trial", "Inspect one trial of a study."),
     "space": ("search.cli.space", "Inspect a search space without launching anything."),

@@ -1,4 +1,4 @@
-"""`import`, `export` and `entry check`: studies from and for other tools and machines."""
+"""`import` and `export`: studies from and for other tools and machines."""
 
 import getpass
 import json
@@ -26,7 +26,7 @@ from search.cli.options import (
     takes_options,
 )
 from search.settings import has_records, installed_version, open_store, scrubber, store_root
-from search.transfer.ccl_bench import Checks, checks_of
+from search.transfer.ccl_bench import Checks
 from search.transfer.export import (
     ExportRequest,
     ExportResult,
@@ -45,8 +45,6 @@ from search.views.console import Terminal, on_terminal
 from search.views.format import format_count, score_words
 
 app = typer.Typer(rich_markup_mode=None)
-entry = typer.Typer(no_args_is_help=True, help="Check CCL-Bench entries.")
-app.add_typer(entry, name="entry")
 
 BROKEN = 3
 
@@ -140,27 +138,6 @@ def export_command(
         typer.echo(f"next: {_next_command(asked, written, records)}")
 
 
-@entry.command(
-    epilog=examples("cclsearch entry check entries/llama-tp4/", "cclsearch entry check .")
-)
-def check(
-    path: Annotated[
-        Path,
-        typer.Argument(
-            metavar="PATH",
-            help="Folder of an entry, with card and traces, or a card.",
-            show_default=False,
-        ),
-    ],
-    as_json: JsonOption = False,
-) -> None:
-    """Check any CCL-Bench entry against the rules that a program can check.
-
-    Exits with status 3 if it breaks a rule.
-    """
-    _print_checks(checks_of(path), as_json=as_json)
-
-
 def _wanted(asked: ExportOptions, row: StudyRow) -> ExportRequest:
     return ExportRequest(
         form=asked.form,
@@ -209,8 +186,6 @@ def _next_command(asked: ExportOptions, written: ExportResult, records: Store) -
     match asked.form:
         case "bundle":
             return f"cclsearch import {shlex.quote(str(written.path))}"
-        case "entry":
-            return f"cclsearch entry check {shlex.quote(str(written.path))}"
         case _:
             return f"cclsearch export --format bundle{store_flag(records.root)}"
 

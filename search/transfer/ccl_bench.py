@@ -36,7 +36,6 @@ from search.study.card_reader import (
     MODEL,
     NOT_YAML,
     UNSAID,
-    Card,
     is_number,
     looked_up,
 )
@@ -513,32 +512,3 @@ def _rank(name: str, count: int) -> int:
     """The rank that a trace's name tells; those that tell none come last."""
     found = _RANK.search(PurePosixPath(name).name)
     return int(found[1]) if found else count
-
-
-_YAML = (".yaml", ".yml")
-
-
-def checks_of(path: Path) -> Checks:
-    """Return the rules for the card at a path, and for the traces next to it if that is a folder.
-
-    Raises `StudyError` where there is no card, or several to choose from.
-    """
-    if not path.is_dir():
-        return card_checks(_fields_of(path))
-    cards = sorted(each for each in path.iterdir() if each.suffix in _YAML)
-    if not cards:
-        raise StudyError(f"{path}: holds no card (*.yaml); name the folder of an entry")
-    several = f"{len(cards)} YAML files; the toolkit takes any of them for the card"
-    card = _fields_of(next((each for each in cards if "card" in each.name), cards[0]))
-    total = looked_up(card, TOTAL)
-    traces = [each for each in path.iterdir() if is_trace(each.name) and each.is_file()]
-    ranks = int(total) if is_number(total) else 1
-    return {
-        "card": [] if len(cards) == 1 else [several],
-        **card_checks(card),
-        "traces": _traces(len(traces), ranks),
-    }
-
-
-def _fields_of(card: Path) -> dict[str, object]:
-    return {str(name): value for name, value in Card(card).fields.items()}

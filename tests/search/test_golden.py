@@ -147,7 +147,6 @@ JSON_CASES = {
     "space_estimate": "space estimate -n 2 -c study.toml",
     "space_explain": "space explain -c study.toml",
     "space_explain_card": f"space explain --card {CARD} --batch-size 8",
-    "entry_check": f"entry check {CARD}",
     "policy_check": "policy check sharded -c study.toml",
 }
 TEXT_CASES = {

@@ -1,4 +1,4 @@
-"""Compare two trials, launches, benchmark CSV or timing files: a verdict for each quantity.
+"""Compare two trials, benchmark CSV or timing files: a verdict for each quantity.
 
 A verdict needs interleaved launches of both sides; single launches only suggest one.
 """
@@ -15,7 +15,6 @@ from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.bench_csv import LATENCY, BenchPoint, BenchRow
 from evaluator.timing.decision import (
     ALPHA,
-    STANDARD_RULE,
     Comparison,
     DecisionRule,
     LaunchValue,
@@ -32,7 +31,7 @@ from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
-from search.compare.sides import BenchSide, LaunchSide, Side, TimingsSide, TrialSide
+from search.compare.sides import BenchSide, Side, TimingsSide, TrialSide
 from search.loop.leader import (
     claim_rule,
     is_step_time,
@@ -174,8 +173,6 @@ def compare_sides(a: Side, b: Side, terms: Terms) -> Comparisons:
     match a, b:
         case TrialSide(), TrialSide():
             return compare_trials(a, b, terms)
-        case ((LaunchSide() | TrialSide()), (LaunchSide() | TrialSide())):
-            return compare_launches(a, b, terms)
         case TimingsSide(), TimingsSide():
             return compare_timings(a, b, terms)
         case BenchSide(), BenchSide():
@@ -231,55 +228,10 @@ def reading(values: Sequence[float], alpha: float) -> Reading:
         return centred
 
 
-STEP_TIME = "step_time"
 TRACED = (
     "{side} was timed in profiled steps, which the profiler slows down; "
     "time steps that no profiler watches"
 )
-
-
-def compare_launches(
-    a: LaunchSide | TrialSide, b: LaunchSide | TrialSide, terms: Terms
-) -> Comparisons:
-    """What the steps of two launches suggest about B against A."""
-    return Comparisons(
-        a=ComparisonSide(name=a.name, settings=a.settings),
-        b=ComparisonSide(name=b.name, settings=b.settings),
-        quantity=STEP_TIME,
-        unit="s",
-        lines=(_compare_steps(a.launch, b.launch, terms.thresholds),),
-        rule=terms.over(STANDARD_RULE),
-        next_steps=("cclsearch run --objective step_time",),
-    )
-
-
-def _compare_steps(
-    a: Measurement | Failed, b: Measurement | Failed, thresholds: Thresholds
-) -> ComparisonRow:
-    """What the steps of two launches suggest, or why they cannot be compared."""
-    if isinstance(a, Failed):
-        return _failure(STEP_TIME, "A", a)
-    if isinstance(b, Failed):
-        return _failure(STEP_TIME, "B", b)
-    ranks = [{"rank_count": len(launch.step_times_s)} for launch in (a, b)]
-    found = _unfit(STEP_TIME, [a], [b]) or _first_difference(STEP_TIME, *ranks)
-    if found is not None:
-        return found
-    readings = []
-    for side, steps_s in (("A", a.slowest_rank_s), ("B", b.slowest_rank_s)):
-        if not steps_s:
-            return refusal(STEP_TIME, "no_samples", f"{side} has no timed steps")
-        if min(steps_s) <= 0:
-            return refusal(STEP_TIME, "bad_time", f"{side} has a step that took no time")
-        readings.append(Reading(centre=statistics.median(steps_s), step_count=len(steps_s)))
-    one, other = readings
-    return ComparisonRow(
-        name=STEP_TIME,
-        comparison=_undecided("not_interleaved", other.centre / one.centre),
-        a=one,
-        b=other,
-        screening=_screen(a.slowest_rank_s, b.slowest_rank_s, thresholds),
-    )
 
 
 def _unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> ComparisonRow | None:

@@ -1,7 +1,4 @@
-"""An nvbench comparison as a document, JSON and a Python script that loads the samples.
-
-The script holds texts of result files only as ASCII literals.
-"""
+"""An nvbench comparison as a document and as JSON."""
 
 import math
 from collections import Counter
@@ -12,7 +9,7 @@ from evaluator.timing.decision import Verdict
 from evaluator.timing.nvbench.compare import BenchmarkSection, ComparedFiles, StateRow
 from evaluator.timing.screening.decide import Judgement
 from evaluator.timing.screening.estimate import Estimate, is_time, relative_difference
-from search.compare.view import MISSING, TONES, Display, View, counts_words
+from search.compare.view import MISSING, TONES, Display, counts_words
 from search.views.document import (
     Block,
     Column,
@@ -27,45 +24,38 @@ from search.views.format import format_duration, format_percent, one_line
 NAME_CHARS: Final = 80
 
 
-def nvbench_document(found: ComparedFiles, view: View) -> Document:
+def nvbench_document(found: ComparedFiles, display: Display = Display.INTERVALS) -> Document:
     """Return a table for each benchmark, then how many states have which verdict."""
     several_files = len({section.candidate.path for section in found.sections}) > 1
     tables: list[Block] = []
     for section in found.sections:
-        rows = shown_rows(section, view)
+        rows = section.rows
         if rows:
             names = [section.candidate.path.name] if several_files else []
             about = ", ".join([*names, section.benchmark, *_device_words(section)])
             tables.append(
                 Table.of(
                     *_axis_columns(section, rows),
-                    *_columns(rows, view.display),
+                    *_columns(rows, display),
                     about=one_line(about, NAME_CHARS),
                     tones=[TONES[row.judgement.verdict] for row in rows],
                 )
             )
-    blocks = (*tables, Facts(lines=tuple(_summary(found, view))))
+    blocks = (*tables, Facts(lines=tuple(_summary(found, display))))
     whole = Section(name="comparison", heading="Comparison", lead="", blocks=blocks)
     return Document(title="Comparison of nvbench results", lead="", sections=(whole,))
 
 
-def shown_rows(section: BenchmarkSection, view: View) -> list[StateRow]:
-    """Rows of the section's table; those without a difference are in every table."""
-    return [row for row in section.rows if view.shows(_centre_difference(row.judgement))]
-
-
-def _summary(found: ComparedFiles, view: View) -> Iterator[tuple[str, str]]:
-    """How many rows have which verdict, hidden ones too, and why it is none."""
+def _summary(found: ComparedFiles, display: Display) -> Iterator[tuple[str, str]]:
+    """How many rows have which verdict, and why it is none."""
     judgements = [row.judgement for row in found.rows]
     yield "verdicts", counts_words(Counter(each.verdict for each in judgements))
     undecided = [each for each in judgements if each.verdict is Verdict.UNDECIDED]
     worst = {each.reason: each for each in sorted(undecided, key=lambda each: each.severity)}
     for reason, count in Counter(each.reason for each in undecided).most_common():
         yield "undecided", f"{count} {reason} ({worst[reason].message})"
-    shown = [row for section in found.sections for row in shown_rows(section, view)]
-    yield from view.hidden(len(judgements) - len(shown))
-    if view.display is Display.EXPLAIN:
-        reasons = {row.judgement.reason for row in shown}
+    if display is Display.EXPLAIN:
+        reasons = {each.reason for each in judgements}
         for reason in sorted(reasons, key=lambda each: each.short):
             if reason.short != reason.value.replace("_", "-"):
                 yield reason.short, reason.value
@@ -151,8 +141,7 @@ def _columns(rows: Sequence[StateRow], display: Display) -> Iterator[Column]:
     }
     for side, estimates in sides.items():
         yield number_column(side, [_time(each.centre) for each in estimates])
-        if display is not Display.SIMPLE:
-            yield Column(heading="interval", cells=[_interval(x) for x in estimates])
+        yield Column(heading="interval", cells=[_interval(x) for x in estimates])
         if display is Display.EXPLAIN:
             yield number_column("noise", [_percent(each.noise) for each in estimates])
     yield number_column("change", [_percent(_centre_difference(x), "+") for x in judgements])
@@ -180,54 +169,3 @@ def _centre_difference(judgement: Judgement) -> float | None:
     sides = (judgement.candidate, judgement.reference)
     new, old = (None if side is None else side.centre for side in sides)
     return relative_difference(new, old) if is_time(new) and is_time(old) else None
-
-
-_HEAD: Final = '''\
-# BULK-BEGIN
-"""Raw samples of compared benchmark states: `load(ROWS[0])` reads those of the first row."""
-
-import numpy as np
-
-'''
-_LOADER: Final = '''
-
-def read(path, count):
-    """The samples of a file, float32; None where a row has no such file."""
-    if path is None:
-        return None
-    samples = np.fromfile(path, dtype="<f4")
-    if len(samples) != count:
-        raise ValueError(f"{path!r} holds {len(samples)} samples, not {count}")
-    return samples
-
-
-def load(row):
-    """Times in seconds and clock rates in hertz of both sides of a row."""
-    return {
-        name: read(row[f"{name}_file"], row[f"{name}_count"])
-        for name in ("reference_times", "reference_clocks", "candidate_times", "candidate_clocks")
-    }
-# BULK-END
-'''
-
-
-def bulk_script(found: ComparedFiles, view: View) -> str:
-    """The program for the rows that `view` shows, in their order."""
-    rows = [
-        (section, place, row)
-        for section in found.sections
-        for place, row in enumerate(shown_rows(section, view))
-    ]
-    entries = "".join(_entry(index, *each) for index, each in enumerate(rows))
-    return f"{_HEAD}ROWS = [\n{entries}]\n{_LOADER}"
-
-
-def _entry(index: int, section: BenchmarkSection, table_index: int, row: StateRow) -> str:
-    facts: dict[str, object] = {"row_index": index, "table_row_index": table_index}
-    facts |= row_facts(section, row)
-    for side, state in (("reference", row.reference), ("candidate", row.candidate)):
-        for kind, file in (("times", state.times), ("clocks", state.clocks)):
-            path = None if file is None or file.path is None else str(file.path)
-            facts |= {f"{side}_{kind}_file": path, f"{side}_{kind}_count": file and file.count}
-    items = "".join(f"        {name!a}: {value!a},\n" for name, value in facts.items())
-    return f"    {{\n{items}    }},\n"

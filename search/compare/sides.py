@@ -11,9 +11,9 @@ from evaluator.traces.readers.files import ReadLimits, read_bytes
 from records.codec import from_json
 from records.errors import CodecError, StoreError, StudyError, TraceError, shown
 from records.files import check_value_count
-from records.store.rows import StudyRow, to_outcome
+from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import Failed, Measured, Measurement, Outcome, Repeat, Trial
+from records.trial import Outcome, Repeat, Trial
 from search.loop.leader import counted
 from search.loop.study_result import leader_of
 from search.settings import open_store
@@ -21,8 +21,8 @@ from search.settings import open_store
 LIMITS = ReadLimits(file_bytes=256 << 20, decompressed_bytes=256 << 20)
 TRIAL, BEST = "trial", "best"
 SIDES = (
-    "a trial (trial:3, trial:STUDY:3), the best of a study (best, best:STUDY), a JSON file of a "
-    "measurement or of timings, or a file or folder of benchmark CSV or nvbench JSON"
+    "a trial (trial:3, trial:STUDY:3), the best of a study (best, best:STUDY), a JSON file of "
+    "timings, or a file or folder of benchmark CSV or nvbench JSON"
 )
 
 
@@ -49,22 +49,6 @@ class TrialSide:
     def settings(self) -> str:
         """Its configuration."""
         return "" if self.trial.config is None else str(self.trial.config)
-
-    @property
-    def launch(self) -> Measurement | Failed:
-        """Its first launch, when it is compared alone."""
-        return one_launch(self.trial.outcome)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSide:
-    """A stored launch: what was measured in it, or how it failed."""
-
-    kind: ClassVar[str] = "a stored measurement"
-
-    name: str
-    launch: Measurement | Failed
-    settings: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +89,7 @@ class NvbenchSide:
     path: Path
 
 
-Side: TypeAlias = TrialSide | LaunchSide | TimingsSide | BenchSide | NvbenchSide
+Side: TypeAlias = TrialSide | TimingsSide | BenchSide | NvbenchSide
 
 
 def side(name: str, store: Path | None) -> Side:
@@ -144,32 +128,19 @@ def _stored(name: str, path: Path) -> Side:
     try:
         content = read_bytes(path, LIMITS)
         check_value_count(content)
-        text = content.decode()
-        document = json.loads(text)
+        document = json.loads(content.decode())
         keys = set(document) if isinstance(document, dict) else set()
         if "benchmarks" in keys:
             return NvbenchSide(name=name, path=path)
-        if "outcome" in keys:  # a whole trial, as `trial show --json` prints it
-            text = json.dumps(document["outcome"])
-        if keys & {"outcome", "status"}:
-            return LaunchSide(name=name, launch=one_launch(to_outcome(text)))
-        if "step_times_s" in keys:
-            return LaunchSide(name=name, launch=from_json(Measurement, text))
         several = document if isinstance(document, list) else [document]
         timings = tuple(from_json(Timing, json.dumps(each)) for each in several)
     except (TraceError, ValueError, RecursionError, CodecError) as error:
         raise StudyError(
-            f"{name}: holds no stored measurement, timing or nvbench result ({error}); "
-            f"a side is {SIDES}"
+            f"{name}: holds no timings or nvbench results ({error}); a side is {SIDES}"
         ) from error
     if not timings:
         raise StudyError(f"{name}: holds no timings; store one or more")
     return TimingsSide(name=name, timings=timings)
-
-
-def one_launch(outcome: Outcome) -> Measurement | Failed:
-    """What is left of a launch when it is compared alone."""
-    return outcome.measurement if isinstance(outcome, Measured) else outcome
 
 
 def _trial(which: str, store: Path | None) -> TrialSide:

@@ -1,15 +1,13 @@
 """A comparison of two sides as a document and as JSON: the verdict, its reason and the values."""
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from enum import StrEnum
 from itertools import takewhile
 from typing import Final
 
 from evaluator.timing.decision import Comparison, Verdict
 from evaluator.timing.screening.decide import Judgement
-from records.errors import StudyError
 from search.compare.compare import ComparisonRow, Comparisons, Reading
 from search.views.document import (
     Block,
@@ -47,33 +45,8 @@ TONES: Final[Mapping[Verdict, Tone]] = {
 class Display(StrEnum):
     """How much a table shows of each row."""
 
-    SIMPLE = "simple"
     INTERVALS = "intervals"
     EXPLAIN = "explain"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
-    """What to show: rows whose values differ by less than the threshold are only counted."""
-
-    display: Display = Display.INTERVALS
-    threshold_percent: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.threshold_percent < math.inf:
-            raise StudyError(
-                f"--threshold-diff {self.threshold_percent}: give a percentage of at least 0"
-            )
-
-    def shows(self, change: float | None) -> bool:
-        """Whether a row with this relative change is in the table; one without a change is."""
-        return change is None or abs(change) * 100 >= self.threshold_percent
-
-    def hidden(self, count: int) -> list[tuple[str, str]]:
-        """Return how many rows are not in the table; nothing where all are."""
-        if not count:
-            return []
-        return [("not shown", f"{count} that differ by less than {self.threshold_percent:g} %")]
 
 
 def counts_words(counts: Mapping[Verdict, int]) -> str:
@@ -82,7 +55,7 @@ def counts_words(counts: Mapping[Verdict, int]) -> str:
     return ", ".join(words) or "nothing was measured on both sides"
 
 
-def comparison_document(found: Comparisons, view: View | None = None) -> Document:
+def comparison_document(found: Comparisons, display: Display = Display.INTERVALS) -> Document:
     """Return who A and B are, the verdict and what it was taken from, and what to do next."""
     show = _one if len(found.lines) == 1 else _several
     sides = (("A", found.a, found.only_a), ("B", found.b, found.only_b))
@@ -92,7 +65,7 @@ def comparison_document(found: Comparisons, view: View | None = None) -> Documen
     steps = (("next", command) for command in found.next_steps)
     blocks = (
         Facts(lines=names),
-        *show(found, view or View()),
+        *show(found, display),
         Facts(lines=(*only, *caveats, *steps)),
     )
     section = Section(
@@ -217,7 +190,7 @@ def _screening_facts(judgement: Judgement) -> Mapping[str, object]:
     }
 
 
-def _one(of: Comparisons, view: View) -> Iterator[Block]:
+def _one(of: Comparisons, display: Display) -> Iterator[Block]:
     """The verdict on the only line, and its evidence."""
     (compared,) = of.lines
     verdict = compared.comparison.verdict
@@ -227,7 +200,7 @@ def _one(of: Comparisons, view: View) -> Iterator[Block]:
     sides = {side: each for side, each in (("A", compared.a), ("B", compared.b)) if each}
     if sides:
         yield _values(compared.name, sides, of)
-    if compared.pairs and view.display is Display.EXPLAIN:
+    if compared.pairs and display is Display.EXPLAIN:
         yield _rounds(compared, of)
     yield Facts(lines=tuple(_reach(compared, of)))
 
@@ -286,14 +259,11 @@ def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[tuple[str, str]
         )
 
 
-def _several(of: Comparisons, view: View) -> Iterator[Block]:
+def _several(of: Comparisons, display: Display) -> Iterator[Block]:
     """How many points have which verdict, and a row for each, in its tone."""
-    shown = [line for line in of.lines if view.shows(line.change)]
-    hidden = view.hidden(len(of.lines) - len(shown))
-    yield Facts(lines=(("verdicts", counts_words(of.counts)), *hidden))
-    if shown:
-        yield _points(shown, of, view.display)
-    reasons = {line.comparison.reason: why_words(line, of) for line in shown}
+    yield Facts(lines=(("verdicts", counts_words(of.counts)),))
+    yield _points(of, display)
+    reasons = {line.comparison.reason: why_words(line, of) for line in of.lines}
     yield Facts(lines=tuple(reasons.items()))
     yield Paragraph(
         text=f"fast and slow are corrected for {len(of.lines)} comparisons (Holm); each interval "
@@ -301,14 +271,15 @@ def _several(of: Comparisons, view: View) -> Iterator[Block]:
     )
 
 
-def _points(lines: Sequence[ComparisonRow], of: Comparisons, display: Display) -> Table:
-    around, names = _short_names([line.name for line in of.lines])
+def _points(of: Comparisons, display: Display) -> Table:
+    lines = of.lines
+    around, names = _short_names([line.name for line in lines])
     compared = [line.comparison for line in lines]
     columns = [
         Column(heading="", cells=[names[line.name] for line in lines], yielding=True),
         number_column("A", [amount(x.a.centre, of.unit) if x.a else ABSENT for x in lines]),
         number_column("B", [amount(x.b.centre, of.unit) if x.b else ABSENT for x in lines]),
-        Column(heading="B is", cells=[_ratio_cell(each, of, display) for each in compared]),
+        Column(heading="B is", cells=[_ratio_cell(each, of) for each in compared]),
         Column(heading="verdict", cells=[each.verdict for each in compared]),
     ]
     if display is Display.EXPLAIN:
@@ -339,11 +310,11 @@ def _common_count(texts: Sequence[Sequence[str]]) -> int:
     return len(list(takewhile(lambda words: len(set(words)) == 1, places)))
 
 
-def _ratio_cell(found: Comparison, of: Comparisons, display: Display) -> str:
-    """How B differs from A, with its interval where that is known and shown."""
+def _ratio_cell(found: Comparison, of: Comparisons) -> str:
+    """How B differs from A, with its interval where that is known."""
     if found.ratio is None:
         return ABSENT
-    ends = None if display is Display.SIMPLE else interval_words(found, of)
+    ends = interval_words(found, of)
     return ratio_words(found.ratio, of) + (f" ({ends})" if ends else "")
 
 

@@ -1,20 +1,13 @@
 """Statistics of one launch, intervals of two, and the thresholds of their comparison."""
 
 import math
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Literal, TypeAlias, TypeGuard
+from typing import TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import Field, JsonValue, ValidationError
-
-from records.codec import first_problem, from_document
-from records.errors import Strict, StudyError, shown
-from records.files import read_text
 
 Samples: TypeAlias = NDArray[np.float64]
 
@@ -350,45 +343,41 @@ def _noise(relative: float | None, absolute: float | None, centre: float | None)
     return relative if relative is not None and 0 <= relative < math.inf else None
 
 
-Ratio: TypeAlias = Annotated[float, Field(ge=0)]
-Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClearGap:
     """`relative` is the least distance between two intervals, over the smaller bound."""
 
-    relative: Ratio = 0.005
+    relative: float = 0.005
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Same:
     """How close two centres must be, how much their intervals overlap, how noisy either may be."""
 
-    center_relative: Ratio = 0.005
-    overlap_fraction: Share = 0.5
-    relative_dispersion_ceiling: Ratio = 0.02
+    center_relative: float = 0.005
+    overlap_fraction: float = 0.5
+    relative_dispersion_ceiling: float = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RareSupport:
     """When a value is too rare to count as support, and how many samples may be left out so."""
 
-    sample_fraction: Share = 0.001
-    max_removed_sample_fraction: Share = 0.01
+    sample_fraction: float = 0.001
+    max_removed_sample_fraction: float = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bulk:
     """Share of the samples, and of the distinct values, that the other side must have nearby."""
 
-    sample_coverage: Share = 0.97
-    support_coverage: Share = 0.80
+    sample_coverage: float = 0.97
+    support_coverage: float = 0.80
     rare_support: RareSupport = RareSupport()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds(Strict):
+class Thresholds:
     """All limits of a judgement."""
 
     clear_gap: ClearGap = ClearGap()
@@ -417,73 +406,6 @@ PRESETS: Mapping[str, Thresholds] = {
         ),
     ),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
-    """The thresholds that a document changes."""
-
-    name: Literal["default", "strict", "permissive"] = "default"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Document(Strict):
-    """A TOML document: its tables are laid over a preset."""
-
-    version: Literal[1]
-    preset: Preset = Preset()
-    clear_gap: Mapping[str, JsonValue] = field(default_factory=dict)
-    same: Mapping[str, JsonValue] = field(default_factory=dict)
-    bulk: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
-def read_thresholds(source: Path | str | None = None, preset: str | None = None) -> Thresholds:
-    """Thresholds from TOML, a file or the text itself, laid over a preset.
-
-    The preset given here comes before the one that the TOML names; a key in the TOML comes before
-    both. Raises `StudyError` naming the first key that is wrong.
-    """
-    if preset not in (None, *PRESETS):
-        raise StudyError(f"preset = {shown(preset)} is unknown; use one of {', '.join(PRESETS)}")
-    if source is None:
-        return PRESETS[preset or "default"]
-    name = str(source) if isinstance(source, Path) else "thresholds"
-    try:
-        text = read_text(source) if isinstance(source, Path) else source
-        document = from_document(_Document, tomllib.loads(text))
-        tables = {"clear_gap": document.clear_gap, "same": document.same, "bulk": document.bulk}
-        base = asdict(PRESETS[preset or document.preset.name])
-        return from_document(Thresholds, _laid_over(base, tables))
-    except ValidationError as error:
-        raise StudyError(f"{name}: {first_problem(error)}") from error
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise StudyError(f"{name}: cannot be read as TOML: {error}") from error
-
-
-def _laid_over(base: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
-    """The base with the changed values in their place, table by table."""
-    changed = dict(base)
-    for key, value in changes.items():
-        old = base.get(key)
-        if isinstance(old, Mapping) and isinstance(value, Mapping):
-            value = _laid_over(old, value)
-        changed[key] = value
-    return changed
-
-
-def to_toml(thresholds: Thresholds) -> str:
-    """TOML that `read_thresholds` reads back to the same thresholds, over any preset."""
-    return "\n".join(("version = 1", *_toml_lines(asdict(thresholds), ""))) + "\n"
-
-
-def _toml_lines(table: Mapping[str, object], name: str) -> Iterator[str]:
-    if name and any(not isinstance(value, dict) for value in table.values()):
-        yield from ("", f"[{name}]")
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _toml_lines(value, f"{name}.{key}".lstrip("."))
-        else:
-            yield f"{key} = {value!r}"
 
 
 LEAST_COUNT = 2  # a value seen once is rare whatever the fraction

@@ -1,5 +1,7 @@
 """Benchmark rows are compared point by point, in rounds where both sides name them."""
 
+import re
+
 import pytest
 
 from tests.search.compare.conftest import UNEVEN, rounds, row
@@ -125,16 +127,15 @@ def test_people_get_a_table_with_counts_and_what_was_left_out(cclsearch, sides):
     ]
 
 
-def test_a_threshold_hides_rows_and_counts_them_all_the_same(cclsearch, sides):
+def test_points_are_rows_with_their_reasons(cclsearch, sides):
     a = [row(10.0), row(10.0, DType="float16")]
     b = [row(10.1), row(12.0, DType="float16")]
 
-    ended = cclsearch("compare", *sides(a, b), "--threshold-diff", 5, "--display", "explain")
+    ended = cclsearch("compare", *sides(a, b), "--display", "explain")
 
-    assert "verdicts: 2 undecided\nnot shown: 1 that differ by less than 5 %\n" in ended.out
+    assert "verdicts: 2 undecided\n" in ended.out
     assert "LatAvg of all_reduce sum ... 1024B 8 ranks sync, lower is better\n" in ended.out
-    assert "float16  10 us  12 us  1.20x slower  undecided       0  one_sample\n" in ended.out
-    assert "1.01x slower" not in ended.out
+    assert re.search(r"float16 +10 us +12 us +1.20x slower +undecided +0 +one_sample\n", ended.out)
     assert "rounds  reason\n" in ended.out
 
 

@@ -1,25 +1,21 @@
-"""Compared nvbench files as tables, JSON and a program: nothing that counts is hidden."""
+"""Compared nvbench files as tables and JSON: nothing that counts is hidden."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.timing.nvbench.compare import ComparedFiles, DeviceChoice, compare_files
-from search.compare.nvbench_view import bulk_script, comparison_facts, nvbench_document
-from search.compare.view import Display, View
+from evaluator.timing.nvbench.compare import ComparedFiles, compare_files
+from search.compare.nvbench_view import comparison_facts, nvbench_document
+from search.compare.view import Display
 from search.views.document import Table
 from search.views.terminal import print_blocks
 from tests.support.nvbench import (
     Json,
     benchmark,
     device,
-    sample_reference,
-    samples,
     state,
     times,
     write_result,
@@ -66,15 +62,15 @@ def found(tmp_path_factory) -> ComparedFiles:
         sides.append(
             write_result(folder / f"{name}.json", [benchmark("copy", runs), bare], devices)
         )
-    return compare_files(*sides, devices=DeviceChoice.of(ignore_difference=True))
+    return compare_files(*sides)
 
 
 @pytest.fixture
 def lines_of(capsys):
     """Prints a comparison; gives its lines."""
 
-    def print_and_read(found, **view):
-        print_blocks(nvbench_document(found, View(**view)).sections[0].blocks, spaced=True)
+    def print_and_read(found, *display):
+        print_blocks(nvbench_document(found, *display).sections[0].blocks, spaced=True)
         return capsys.readouterr().out.splitlines()
 
     return print_and_read
@@ -84,25 +80,14 @@ def lines_of(capsys):
 def test_a_table_is_what_the_golden_file_says(display, found, lines_of):
     golden = (GOLDEN / f"intervals_{display}.txt").read_text(encoding="utf-8")
 
-    assert lines_of(found, display=display) == golden.splitlines()
+    assert lines_of(found, display) == golden.splitlines()
 
 
 def test_rows_have_the_tones_of_their_verdicts(found):
-    (section,) = nvbench_document(found, View()).sections
+    (section,) = nvbench_document(found).sections
 
     rows = [row for block in section.blocks if isinstance(block, Table) for row in block.rows]
     assert [row.tone for row in rows] == ["fast", "slow", "same", *["open"] * 4, "same"]
-
-
-def test_a_threshold_hides_rows_but_counts_them(found, lines_of):
-    lines = lines_of(found, threshold_percent=5.0)
-
-    rows = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in RUNS]
-    assert rows == ["fast", "slow", "skipped"]
-    assert "verdicts: 1 fast, 1 slow, 2 same, 3 undecided, 1 unknown" in lines
-    assert lines[-1] == "not shown: 5 that differ by less than 5 %"
-    program = bulk_script(found, View(threshold_percent=5.0))
-    assert [row["axes"]["case"] for row in run(program)["ROWS"]] == rows
 
 
 def test_every_row_is_json(found):
@@ -146,8 +131,7 @@ def test_any_times_can_be_shown_and_told(sides, pairs):
 
     assert json.dumps(comparison_facts(found), allow_nan=False)
     for display in Display:
-        run(bulk_script(found, View(display=display)))
-        table, _ = nvbench_document(found, View(display=display)).sections[0].blocks
+        table, _ = nvbench_document(found, display).sections[0].blocks
         assert table.about == "copy, [0] Test GPU"
 
 
@@ -176,71 +160,3 @@ def test_tables_of_several_files_name_them(tmp_path, lines_of):
         "a.json, copy, [0] Test GPU",
         "b.json, copy, [0] Test GPU",
     ]
-
-
-# The program that loads raw samples.
-
-
-def sampled(folder: Path, extra: Json | None = None) -> ComparedFiles:
-    """Two states, of which the first has samples on both sides."""
-    for side in ("ref", "cmp"):
-        path = folder / f"{side}.json"
-        told = [samples(path, 0, VALUES), samples(path, 0, [2.0] * 4, clocks=True)]
-        runs = [
-            state([*SAME, *told], {"case": "sampled"}),
-            state([*SAME, *([extra] if extra else [])], {"case": "plain"}),
-        ]
-        write_result(path, [benchmark("copy", runs)])
-    return compare_files(folder / "ref.json", folder / "cmp.json")
-
-
-def run(program: str) -> dict:
-    names: dict = {}
-    exec(compile(program, "bulk", "exec"), names)
-    return names
-
-
-def test_the_program_says_of_each_row_what_it_is_and_loads_its_samples(tmp_path):
-    program = bulk_script(sampled(tmp_path), View())
-
-    names = run(program)
-    first, second = names["ROWS"]
-    loaded, plain = map(names["load"], (first, second))
-    assert [row["row_index"] for row in (first, second)] == [0, 1]
-    assert [row["axes"] for row in (first, second)] == [{"case": "sampled"}, {"case": "plain"}]
-    assert first["reference_times_file"] == str(tmp_path / "ref.json-bin/0.bin")
-    assert (first["reference_times_count"], second["reference_times_count"]) == (4, None)
-    assert (first["verdict"], first["benchmark"]) == ("same", "copy")
-    assert np.array_equal(loaded["reference_times"], VALUES)
-    assert np.array_equal(loaded["candidate_clocks"], [2.0] * 4)
-    assert plain == dict.fromkeys(loaded)
-    with pytest.raises(ValueError, match="holds 4 samples, not 5"):
-        names["load"](first | {"reference_times_count": 5})
-    lines = program.splitlines()
-    assert (lines[0], lines[-1]) == ("# BULK-BEGIN", "# BULK-END")
-
-
-def test_a_file_outside_of_the_folder_is_not_named(tmp_path):
-    found = sampled(tmp_path, extra=sample_reference("/etc/hostname", 2))
-
-    assert run(bulk_script(found, View()))["ROWS"][1]["reference_times_file"] is None
-
-
-HOSTILE = [
-    "'''+__import__('os').abort()+'''",
-    '"""\n# BULK-END\nraise SystemExit',
-    "\\",
-    "\n# BULK-BEGIN",
-    "é\u2028\x00\x1b",
-]
-
-
-@given(st.sampled_from(HOSTILE) | st.text(max_size=30))
-def test_no_name_becomes_code(found, name):
-    named = replace(found.sections[0], benchmark=name)
-
-    program = bulk_script(replace(found, sections=(named,)), View())
-
-    assert run(program)["ROWS"][0]["benchmark"] == name
-    assert program.isascii()
-    assert len([line for line in program.splitlines() if line.startswith("# BULK")]) == 2

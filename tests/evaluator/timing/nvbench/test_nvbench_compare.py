@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.nvbench.compare import DeviceChoice, Filters, compare_files
+from evaluator.timing.nvbench.compare import Filters, compare_files
 from evaluator.timing.screening.decide import Reason
 from evaluator.timing.screening.estimate import PRESETS
 from records.errors import StudyError
@@ -68,13 +68,53 @@ def test_thresholds_and_missing_clock_rates_reach_the_judgement(sides):
     assert unconfirmed.rows[0].judgement.reason is Reason.MISSING_CLOCK_RATE
 
 
-def test_files_without_a_common_state_or_what_a_filter_names_are_an_error(sides):
+@pytest.mark.parametrize(
+    ("names", "axes", "kept"),
+    [
+        ([], [], "copy/I32 copy/F32 fill/I32"),
+        (["copy"], [], "copy/I32 copy/F32"),
+        ([], ["T=I32"], "copy/I32 fill/I32"),
+        (["copy", "fill"], ["T=F32", " T = I32 ", "n=2^8"], "copy/I32 fill/I32"),
+        (["fill"], ["n=256"], "fill/I32"),
+    ],
+)
+def test_filters_admit_values_as_the_file_has_them_or_as_they_are_shown(sides, names, axes, kept):
+    pow2 = [{"name": "T"}, {"name": "n", "flags": "pow2"}]
+    states = [state(USUAL, {"T": "I32"}), state(USUAL, {"T": "F32"})]
+    for each, size in zip(states, ("256", "512"), strict=True):
+        each["axis_values"].append({"name": "n", "type": "int64", "value": size})
+    both = [benchmark("copy", states) | {"axes": pow2}, benchmark("fill", states[:1])]
+    both[1]["axes"] = pow2
+
+    found = compared(sides, both, both, filters=Filters.of(names, axes))
+
+    rows = [
+        f"{s.benchmark}/{row.candidate.axes[0].value}" for s in found.sections for row in s.rows
+    ]
+    assert rows == kept.split()
+
+
+@pytest.mark.parametrize(
+    ("names", "axes", "message"),
+    [
+        (["move"], [], "-b 'move' is in neither file; known: 'copy'"),
+        ([], ["U=1"], "-a 'U' is in neither file; known: 'T'"),
+        ([], ["T=I32", "T=I99"], "-a T= 'I99' is in neither file; known: 'I32'"),
+        ([], ["T"], "-a 'T' is not a filter; write AXIS=VALUE"),
+        ([], ["T="], "is not a filter"),
+        ([], ["=I32"], "is not a filter"),
+    ],
+)
+def test_what_a_filter_names_must_be_there(sides, names, axes, message):
+    copy = [benchmark("copy", [state(USUAL, ONE)])]
+    with pytest.raises(StudyError, match=message):
+        compared(sides, copy, copy, filters=Filters.of(names, axes))
+
+
+def test_files_without_a_common_state_are_an_error(sides):
     for ref, cmp in (([], []), ([benchmark("old", [])], [benchmark("new", [])])):
         with pytest.raises(StudyError, match="no state in common"):
             compared(sides, ref, cmp)
-    copy = benchmark("copy", [state(USUAL)])
-    with pytest.raises(StudyError, match="known: 'copy'"):
-        compared(sides, [copy], [copy], filters=Filters.of([("benchmark", "move")]))
 
 
 def two_devices(path, names, **runs):
@@ -83,36 +123,27 @@ def two_devices(path, names, **runs):
     return write_result(path, [benchmark("copy", states, devices=[0, 1])], devices)
 
 
-def test_devices_are_paired_by_position_and_may_be_chosen_in_any_order(sides):
+def test_devices_are_paired_by_position(sides):
     for path in sides:
         two_devices(path, ["A", "A"], d0=USUAL, d1=FASTER)
 
-    as_they_are = compare_files(*sides)
-    crossed = compare_files(*sides, devices=DeviceChoice.of("0,1,0", "1,0,0"))
+    found = compare_files(*sides)
 
-    assert verdicts(as_they_are) == ["same", "same"]
-    assert verdicts(crossed) == ["fast", "slow", "same"]
-    assert [(s.reference_device.id, s.candidate_device.id) for s in crossed.sections] == [
-        (0, 1),
-        (1, 0),
+    assert verdicts(found) == ["same", "same"]
+    assert [(s.reference_device.id, s.candidate_device.id) for s in found.sections] == [
         (0, 0),
+        (1, 1),
     ]
 
 
-@pytest.mark.parametrize(
-    ("ref", "cmp", "message"),
-    [
-        ("0,1", "0", "2 devices on one side"),
-        ("7", "0", "no device 7; choose of 0, 1, 2"),
-        ("2", "2", "'copy' did not run on device 2; choose of 0, 1"),
-    ],
-)
-def test_devices_that_are_not_there_are_an_error(sides, ref, cmp, message):
-    for path in sides:
-        two_devices(path, ["A", "A", "A"], d0=USUAL, d1=USUAL)
+def test_devices_that_are_not_as_many_or_not_described_are_an_error(sides):
+    two_devices(sides[0], ["A", "A"], d0=USUAL, d1=USUAL)
+    two_devices(sides[1], ["A"], d0=USUAL, d1=USUAL)
 
-    with pytest.raises(StudyError, match=message):
-        compare_files(*sides, devices=DeviceChoice.of(ref, cmp))
+    with pytest.raises(StudyError, match="2 devices on one side and 1 on the other"):
+        compare_files(*sides)
+    with pytest.raises(StudyError, match="ran on device 1, which it lacks"):
+        compare_files(sides[1], sides[1])
 
 
 def test_a_benchmark_without_devices_is_compared_too(sides):
@@ -123,17 +154,11 @@ def test_a_benchmark_without_devices_is_compared_too(sides):
     assert found.sections[0].reference_device is None
 
 
-def test_different_devices_are_compared_only_when_that_is_wanted(sides):
+def test_different_devices_are_compared_with_a_warning(sides):
     two_devices(sides[0], ["A", "A"], d0=USUAL, d1=USUAL)
     two_devices(sides[1], ["A", "B"], d0=USUAL, d1=USUAL)
 
-    with pytest.raises(StudyError, match=r"devices differ in name; .*--ignore-devices"):
-        compare_files(*sides)
-    ignored = compare_files(*sides, devices=DeviceChoice.of(ignore_difference=True))
-    chosen = compare_files(*sides, devices=DeviceChoice.of("1", "1"))
-    equal = compare_files(*sides, devices=DeviceChoice.of("0", "0"))
-
-    assert [len(found.warnings) for found in (ignored, chosen, equal)] == [1, 1, 0]
+    assert [w.endswith("devices differ in name") for w in compare_files(*sides).warnings] == [True]
 
 
 def test_raw_samples_take_part_and_bad_ones_are_no_evidence(sides):
@@ -228,7 +253,7 @@ def test_states_that_a_filter_leaves_out_and_the_order_of_axes_do_not_matter(sid
     other = state(USUAL, {"a": "3", "b": "2"})
     ref, cmp = [benchmark("copy", [run])], [benchmark("copy", [turned, other])]
 
-    assert verdicts(compared(sides, ref, cmp, filters=Filters.of([("axis", "a=1")]))) == ["same"]
+    assert verdicts(compared(sides, ref, cmp, filters=Filters.of([], ["a=1"]))) == ["same"]
 
 
 def test_the_same_state_name_at_other_axis_values_is_another_state(sides):

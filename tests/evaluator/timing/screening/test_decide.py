@@ -12,14 +12,15 @@ from evaluator.timing.decision import Verdict
 from evaluator.timing.screening.decide import Reason, judge, overlap_fraction
 from evaluator.timing.screening.estimate import (
     PRESETS,
+    Bulk,
     Channel,
     ClearGap,
+    RareSupport,
     Same,
     Thresholds,
     TimeRange,
     TimeSummary,
     Unusable,
-    read_thresholds,
     summary_of,
 )
 
@@ -235,9 +236,7 @@ def test_a_verdict_keeps_what_it_was_taken_from_and_what_the_intervals_guarantee
 
 
 def test_rare_values_count_when_leaving_them_out_would_cost_too_much():
-    limits = read_thresholds(
-        "version = 1\n[bulk.rare_support]\nmax_removed_sample_fraction = 0.005"
-    )
+    limits = Thresholds(bulk=Bulk(rare_support=RareSupport(max_removed_sample_fraction=0.005)))
     found = judge(RARE, summary_of([1.0] * 1000), limits)
 
     assert found.reason is Reason.BULK_TIME_SUPPORT_MISMATCH

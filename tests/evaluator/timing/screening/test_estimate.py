@@ -12,7 +12,6 @@ from evaluator.timing.screening.estimate import (
     PRESETS,
     Bulk,
     Channel,
-    ClearGap,
     Estimate,
     Family,
     RareSupport,
@@ -30,13 +29,10 @@ from evaluator.timing.screening.estimate import (
     raw_clocks,
     raw_cycles,
     raw_times,
-    read_thresholds,
     relative_difference,
     summary_of,
-    to_toml,
     worst_shortfall,
 )
-from records.errors import StudyError
 
 DEFAULT = PRESETS["default"]
 TIMES = st.lists(st.floats(1e-9, 1e6), min_size=1, max_size=60)
@@ -323,112 +319,3 @@ def test_samples_are_covered_as_comparing_every_pair_would_have_it(reference, ca
 
     assert math.isclose(found.samples, sum(pairs) / len(pairs))
     assert covered(candidate, reference, near(reach)) == (back, found)
-
-
-RATIO, SHARE = st.floats(0, 1e300), st.floats(0, 1)
-ANY_THRESHOLDS = st.builds(
-    Thresholds,
-    clear_gap=st.builds(ClearGap, relative=RATIO),
-    same=st.builds(
-        Same, center_relative=RATIO, overlap_fraction=SHARE, relative_dispersion_ceiling=RATIO
-    ),
-    bulk=st.builds(
-        Bulk,
-        sample_coverage=SHARE,
-        support_coverage=SHARE,
-        rare_support=st.builds(
-            RareSupport, sample_fraction=SHARE, max_removed_sample_fraction=SHARE
-        ),
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("", "version: Field required"),
-        ("version = 2", "version: Input should be 1"),
-        ("version = 1\n[noise]", "noise: Unexpected keyword argument"),
-        ("version = 1\n[bulk]\ncoverage = 1", "bulk.coverage: Unexpected keyword argument"),
-        ("version = 1\n[clear_gap.relative]\nx = 1", "clear_gap.relative: Input should be a"),
-        (
-            "version = 1\n[bulk]\nsample_coverage = 1.5",
-            "bulk.sample_coverage: Input should be less",
-        ),
-        ("version = 1\n[clear_gap]\nrelative = '0.1'", "clear_gap.relative: Input should be a val"),
-        ("version = 1\npreset.name = 'loose'", "preset.name: Input should be 'default', 'strict'"),
-        ("version = 1\npreset = 'strict'", "preset: Input should be an object"),
-        ("version = 1\n[preset]\nname = 'strict'\nbase = 1", "preset.base: Unexpected keyword"),
-        ("version = 1\nclear_gap = 0.1", "clear_gap: Input should be an object"),
-        ("version = 1\n[[bulk]]", "bulk: Input should be an object"),
-        ("version = 1\n[bulk]\nrare_support = 0.1", "bulk.rare_support: Input should be an object"),
-        ("version =", "cannot be read as TOML"),
-        ("version = " + "[" * 100_000, ""),
-        *(
-            (
-                f"version = 1\n[same]\ncenter_relative = {value}",
-                "same.center_relative: Input should",
-            )
-            for value in ("nan", "inf", "-inf", "-0.1", "true", "[]", "1" + "0" * 400)
-        ),
-    ],
-)
-def test_a_document_that_is_not_understood_is_an_error(text, says):
-    with pytest.raises(StudyError) as error:
-        read_thresholds(text)
-    assert str(error.value).startswith(f"thresholds: {says}")
-
-
-def test_an_error_names_the_file(tmp_path):
-    path = tmp_path / "limits.toml"
-    with pytest.raises(StudyError, match=r"limits\.toml: cannot be read"):
-        read_thresholds(path)
-    path.write_text("version = 3", encoding="utf-8")
-    with pytest.raises(StudyError, match=r"limits\.toml: version: Input should be 1"):
-        read_thresholds(path)
-
-
-def test_a_preset_asked_for_comes_before_that_of_the_document_and_a_value_before_both():
-    strict = "version = 1\npreset.name = 'strict'"
-    found = read_thresholds(
-        f"{strict}\n[bulk]\nsupport_coverage = 0\n[bulk.rare_support]\nsample_fraction = 0.5",
-        "permissive",
-    )
-
-    assert read_thresholds() == read_thresholds("version = 1") == PRESETS["default"]
-    assert read_thresholds(strict) == PRESETS["strict"]
-    assert read_thresholds(strict, "permissive") == PRESETS["permissive"]
-    assert found.bulk.rare_support == RareSupport(
-        sample_fraction=0.5, max_removed_sample_fraction=0.02
-    )
-    assert (found.bulk.sample_coverage, found.bulk.support_coverage) == (0.90, 0.0)
-    assert found.same == PRESETS["permissive"].same
-
-
-def test_a_wrong_preset_is_an_error_even_when_another_is_asked_for():
-    with pytest.raises(StudyError, match="preset = 'loose' is unknown; use one of default"):
-        read_thresholds(preset="loose")
-    with pytest.raises(StudyError):
-        read_thresholds("version = 1\npreset.name = 'loose'", "permissive")
-
-
-def test_the_default_as_toml_is_what_a_user_would_write():
-    assert to_toml(PRESETS["default"]) == (
-        "version = 1\n"
-        "\n[clear_gap]\nrelative = 0.005\n"
-        "\n[same]\ncenter_relative = 0.005\noverlap_fraction = 0.5\n"
-        "relative_dispersion_ceiling = 0.02\n"
-        "\n[bulk]\nsample_coverage = 0.97\nsupport_coverage = 0.8\n"
-        "\n[bulk.rare_support]\nsample_fraction = 0.001\nmax_removed_sample_fraction = 0.01\n"
-    )
-
-
-@given(ANY_THRESHOLDS, st.sampled_from([None, *PRESETS]))
-def test_thresholds_written_as_toml_read_back_equal_over_any_preset(thresholds, preset):
-    assert read_thresholds(to_toml(thresholds), preset) == thresholds
-
-
-@given(st.text())
-def test_any_text_is_thresholds_or_an_error_of_ours(text):
-    with pytest.raises(StudyError):
-        read_thresholds(text)

@@ -30,6 +30,7 @@ from evaluator.timing.steady import steady_part
 from evaluator.traces.analysis.breakdown import JobSplit, breakdown
 from evaluator.traces.analysis.collectives import Exposure, exposures
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
+from evaluator.traces.analysis.work import work_digest
 from evaluator.traces.model import TraceSet
 from records.errors import TraceError
 from records.machine import Conditions, LaunchRecord
@@ -111,6 +112,7 @@ def diagnose(evidence: Evidence) -> Diagnosis | None:
         straggler_share=waits.exposed_share if waits and straggler is not None else None,
         peak_memory_bytes=max(evidence.peak_memory_bytes, default=0) or None,
         memory_bytes=environment.memory_bytes if environment and is_limited else None,
+        work_digest=work_digest(traces, traffic),
     )
 
 

@@ -95,6 +95,9 @@ class Diagnosis:
     """Of the rank that needed most."""
     memory_bytes: int | None = None
     """What that peak may be; None on a host, which limits something else than the peak counts."""
+    work_digest: str | None = None
+    """Identity of the kernels and collectives that ran, by name, count and bytes; None where
+    unknown."""
 
     @property
     def step_s(self) -> float:

@@ -27,6 +27,7 @@ from records.trial import Config, Failed, FailureKind, History, Measured, Outcom
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
 from search.loop.budget import launches_since_best, remaining_launches
+from search.loop.inert import inert_knobs
 from search.loop.leader import noise_of, took_turns
 from search.loop.learned import TIE_SHARE, DeadKnob, LearnedConstraint, dead_knobs
 from search.loop.relative_speed import RelativeSpeeds, Speed, single_launch_ratio
@@ -48,7 +49,7 @@ from search.views.format import (
     work_words,
 )
 from search.views.machine import conditions_of
-from search.views.study import USELESS_RATIO, noise_words, other_choices
+from search.views.study import USELESS_RATIO, inert_words, noise_words, other_choices
 from search.views.trial import trial_row
 
 LAST = 5
@@ -278,7 +279,13 @@ class TurnText:
         sections |= {
             "reasons": self._reasons(),
             "failures": [fenced(failures, limit=len(failures))] if failures else (),
-            "dead_knobs": dead_knob_lines(dead_knobs(self.space, history)),
+            "dead_knobs": (
+                *(
+                    f"- {inert_words(knob)}"
+                    for knob in inert_knobs(history, self.scoring, self.study.measure)
+                ),
+                *dead_knob_lines(dead_knobs(self.space, history)),
+            ),
             "learned": learned_constraint_lines(self.learned),
         }
         table = self.rows(detail)

@@ -46,6 +46,7 @@ from records.trial import (
     Score,
     Trial,
 )
+from search.loop.learned import same_work
 
 LEAST_RACE_ROUNDS = 2
 
@@ -328,6 +329,34 @@ def winner_of(
     history: History, launches: Sequence[Repeat], scoring: Scoring, measure: Measure
 ) -> int | None:
     """Return the trial that wins these confirmation launches; None where nothing was measured.
+
+    Of trials that ran the same work, and that the launches do not tell apart, it is the one with
+    most values of the seed: what another value seems to gain is chance.
+    """
+    winner = _fastest(history, launches, scoring, measure)
+    first, seed = history.find(winner) if winner is not None else None, history.find(SEED)
+    if first is None or seed is None or seed.config is None:
+        return winner
+    equal = [
+        trial
+        for trial in history.admissible
+        if trial.ordinal in {launch.ordinal for launch in launches}
+        and trial.ordinal not in unreliable(launches)
+        and same_work(first, trial)
+        and compared(launches, first.ordinal, trial.ordinal, scoring, measure).verdict
+        not in {Verdict.FAST, Verdict.SLOW}
+    ]
+    own = seed.config.values.items()
+    return min(
+        [first, *equal],
+        key=lambda trial: -len(own & trial.config.values.items()) if trial.config else 0,
+    ).ordinal
+
+
+def _fastest(
+    history: History, launches: Sequence[Repeat], scoring: Scoring, measure: Measure
+) -> int | None:
+    """Return the trial that wins by its times.
 
     `history` is the one before them. Its leader stays, unless another trial is shown to be faster,
     or equal with less memory or fewer ranks. If neither is shown, a trial better by more than the

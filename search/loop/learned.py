@@ -5,6 +5,7 @@ and none was measured there. A measured trial that contradicts it removes it, an
 A dead knob was varied alone and changed nothing, so the search need not vary it again.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 from policies.space import Knob, Space
 from records.expression import Rule
 from records.study import Constraint, Value
-from records.trial import Config, Failed, FailureKind, History, Trial
+from records.trial import Config, Failed, FailureKind, History, Measured, Trial
 
 LEAST_FAILURES = 3
 CHANCE = 0.01
@@ -219,7 +220,7 @@ def dead_knobs(space: Space, history: History) -> tuple[DeadKnob, ...]:
 
 def _dead(name: str, history: History) -> DeadKnob | None:
     pair_count, largest, values = 0, 0.0, list[Value]()
-    for group in _differing_only_in(name, history):
+    for group in differing_only_in(name, history):
         costs = [history.cost(trial) for trial in group]
         least = min(abs(cost) for cost in costs)
         difference = max(costs) - min(costs)
@@ -238,7 +239,7 @@ def _dead(name: str, history: History) -> DeadKnob | None:
     )
 
 
-def _differing_only_in(name: str, history: History) -> list[list[Trial]]:
+def differing_only_in(name: str, history: History) -> list[list[Trial]]:
     """Group measured trials that differ only in this knob, two or more in each group."""
     groups: dict[frozenset[tuple[str, type, Value]], dict[Value, Trial]] = defaultdict(dict)
     for trial in history.measured:
@@ -251,3 +252,26 @@ def _differing_only_in(name: str, history: History) -> list[list[Trial]]:
         )
         groups[others].setdefault(trial.config.values[name], trial)
     return [list(group.values()) for group in groups.values() if len(group) > 1]
+
+
+LOSS_TOLERANCE = 1e-5
+"""Largest relative difference of losses of equal work, which the order of sums may cause."""
+
+
+def same_work(one: Trial, other: Trial) -> bool:
+    """Whether the traces and losses of two trials show that both did the same."""
+    if not isinstance(one.outcome, Measured) or not isinstance(other.outcome, Measured):
+        return False
+    mine, theirs = one.outcome, other.outcome
+    if mine.contexts or mine.diagnosis is None or theirs.diagnosis is None:
+        return False
+    losses = mine.measurement.losses, theirs.measurement.losses
+    return (
+        mine.diagnosis.work_digest is not None
+        and mine.diagnosis.work_digest == theirs.diagnosis.work_digest
+        and len(losses[0]) == len(losses[1])
+        and all(
+            math.isclose(loss, same, rel_tol=LOSS_TOLERANCE)
+            for loss, same in zip(*losses, strict=True)
+        )
+    )

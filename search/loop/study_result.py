@@ -14,6 +14,7 @@ from records.store.rows import ComputedMetric, StudyRow, with_newest
 from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import History, Measured, Purpose, Repeat, Trial
+from search.loop.inert import InertKnob, inert_knobs
 from search.loop.leader import (
     SEED,
     FrontMember,
@@ -74,7 +75,8 @@ class StudyResult:
     trials that the final did not compare with the winner, and that may be as fast by all launches
     there are. `noise` is how much a
     round's ratio varies between equal sides. `front` is empty with one objective. `confirming` are
-    the rounds that count in the final; None where there was none.
+    the rounds that count in the final; None where there was none. `inert` are knobs that
+    changed nothing.
     """
 
     stop_reason: str
@@ -90,6 +92,7 @@ class StudyResult:
     front: tuple[FrontMember, ...] = ()
     confirming: ConfirmingRounds | None = None
     not_ruled_out: tuple[int, ...] = ()
+    inert: tuple[InertKnob, ...] = ()
 
 
 def find(
@@ -127,6 +130,7 @@ def find(
         noise=leader.noise,
         front=leader.front,
         confirming=_confirming(launches),
+        inert=inert_knobs(history, scoring, measure),
         not_ruled_out=()
         if winner is None
         else tuple(not_ruled_out(leader, winner, {*against, *failed}, scoring, measure)),

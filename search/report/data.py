@@ -56,6 +56,7 @@ from search.views.study import (
     baseline_words,
     context_finding_words,
     front_words,
+    inert_words,
     limit_words,
     noise_words,
     objective_words,
@@ -224,6 +225,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
         *(context_finding_words(found) for found in finding.contexts),
         *_tie_lines(finding, winner, record.history),
         *_lines("not ruled out", _not_ruled_out(finding)),
+        *(("inert", inert_words(knob)) for knob in finding.inert),
         *(
             ("unreliable", f"trial {ordinal} failed when it was repeated")
             for ordinal in finding.unreliable

@@ -38,7 +38,7 @@ from search.views.trial import (
 )
 
 EVIDENCE = (
-    *("baseline", "caveat", "against the seed", "tied", "not ruled out"),
+    *("baseline", "caveat", "against the seed", "tied", "not ruled out", "inert"),
     *("unreliable", "noise", "compared", "disturbed", "left out", "limits"),
 )
 METRICS_SHOWN = 40

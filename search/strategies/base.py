@@ -7,9 +7,11 @@ from typing import ClassVar, TypeAlias
 
 import numpy as np
 
+from evaluator.objective import scoring_of
 from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History, Trial
+from search.loop.inert import equal_configs
 from search.strategies.surrogate import Floats
 from search.views.format import differing_knobs
 
@@ -47,7 +49,7 @@ class Chooser(ABC):
 
     def choose(self, study: Study, history: History) -> Choice | None:
         """Return the next configuration; None when every feasible one was tried."""
-        left = untried(self.space, history)
+        left = worth_trying(study, history, untried(self.space, history))
         return self.choice(study, history, left) if left else None
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:  # noqa: ARG002 - most strategies rank nothing
@@ -63,6 +65,15 @@ def untried(space: Space, history: History) -> list[Config]:
     """Return the feasible configurations that were not launched yet, in the order of the space."""
     launched = attempted(history)
     return [config for config in space.feasible if config not in launched]
+
+
+def worth_trying(study: Study, history: History, left: list[Config]) -> list[Config]:
+    """Return the configurations that differ from measured ones in more than inert values.
+
+    Where no other is left, return all.
+    """
+    equal = equal_configs(history, scoring_of(study).over(history), study.measure)
+    return [config for config in left if config not in equal] or left
 
 
 def attempted(history: History) -> Set[Config]:

@@ -19,7 +19,15 @@ from records.trial import Config, History
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.leader import STEP_OBJECTIVES
 from search.loop.learned import learned_constraints
-from search.strategies.base import Choice, Chooser, Estimates, Observations, change_words, untried
+from search.strategies.base import (
+    Choice,
+    Chooser,
+    Estimates,
+    Observations,
+    change_words,
+    untried,
+    worth_trying,
+)
 from search.strategies.cost_model import Feasibility, Forecaster, Prospects
 from search.strategies.simple import CoordinateChooser
 
@@ -57,7 +65,7 @@ class HybridChooser(Chooser):
         They are ordered by expected improvement, lowered where a learned constraint is broken. A
         move of coordinate descent comes first, with the expectation of the model.
         """
-        left = untried(self.space, history)
+        left = worth_trying(study, history, untried(self.space, history))
         return self._candidates(study, history, left, count) if left else ()
 
     def _candidates(

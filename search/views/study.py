@@ -11,6 +11,7 @@ from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
 from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
 from search.loop.budget import cost_usd
+from search.loop.inert import InertKnob
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
 from search.loop.running import RunningLaunch, TimeLeft, most_steps
 from search.loop.study_result import ContextResult
@@ -23,7 +24,9 @@ from search.views.format import (
     format_elapsed,
     format_flags,
     format_percent,
+    format_setting,
     one_line,
+    ordinals_words,
     reached_words,
     score_words,
 )
@@ -83,6 +86,15 @@ PURPOSES: Mapping[Purpose, str] = {
     Purpose.CONFIRM: "to confirm",
     Purpose.HELD_OUT: "in held-out contexts",
 }
+
+
+def inert_words(knob: InertKnob) -> str:
+    """Which values of a knob did the same, and how that is known."""
+    values = ", ".join(map(format_setting, knob.values))
+    return (
+        f"{knob.name} ({values}) changed nothing: trials {ordinals_words(knob.ordinals)} ran equal "
+        "kernels and collectives with equal losses, and their times are not shown to differ"
+    )
 
 
 USELESS_RATIO = 10.0

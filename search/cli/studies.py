@@ -12,13 +12,12 @@ from rich.cells import cell_len
 from rich.table import Table
 
 from evaluator.objective import scoring_of
-from evaluator.recipes.command import settings
 from records.codec import from_json, to_json
 from records.errors import StoreError, StudyError, suggestion
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.study import MEASURE, Study
-from records.trial import Config, History, Trial
+from records.study import MEASURE
+from records.trial import History, Trial
 from search.cli.options import (
     JsonOption,
     ObjectiveOptions,
@@ -56,11 +55,9 @@ from search.study.spaces import part_named, space_of
 from search.transfer.trust import is_foreign
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
-    format_flags,
-    format_setting,
     reached_words,
 )
-from search.views.study import front_words, objective_words, use_facts, use_words
+from search.views.study import config_text, front_words, objective_words, use_facts, use_words
 from search.views.terminal import GAP, print_trials, trial_line
 from search.views.trial import Line, trial_facts
 
@@ -227,16 +224,10 @@ def best(
     typer.echo(study_words(row), err=True)
     for words in _notes(record, trial, asked):
         typer.echo(words, err=True)
-    match form:
-        case "json":
-            typer.echo(json.dumps(dict(part.config.values), indent=1))
-        case "env":
-            for name, value in _variables(part.study, part.config).items():
-                typer.echo(f"{name}={value}")
-        case "args":
-            typer.echo(format_flags(part.config))
-        case "policy":
-            typer.echo(trial.policy.source.rstrip())
+    if form == "policy":
+        typer.echo(trial.policy.source.rstrip())
+    else:
+        typer.echo(config_text(form, part.study, part.config))
 
 
 def _is_large(row: StudyRow, asked: ObjectiveOptions, records: Store) -> bool:
@@ -313,14 +304,6 @@ def _scored_again_lines(record: StudyRecord, asked: ObjectiveOptions) -> Iterato
     if finding.winner is not None:
         command = f"cclsearch best {record.row.id} --format args{asked.flags}"
         yield "next", f"{command}{store_flag(record.store)}"
-
-
-def _variables(study: Study, config: Config) -> dict[str, str]:
-    """Return the settings as shell variables, named as the user's script expects."""
-    if study.command is None:
-        return {knob.upper(): format_setting(value) for knob, value in config.values.items()}
-    variables = settings(study, study.command, config)
-    return {name: shlex.quote(value) for name, value in variables.items()}
 
 
 def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterator[str]:

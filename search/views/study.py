@@ -1,11 +1,15 @@
 """Describe what a study searches for and what it found: objectives, races, contexts, model use."""
 
+import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from evaluator.metrics.base import Metric
 from evaluator.objective import Scoring, scoring_of
+from evaluator.recipes.command import settings
 from evaluator.timing.decision import Noise, Verdict, detectable
 from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
@@ -197,6 +201,24 @@ def _score(outcome: Outcome, scoring: Scoring) -> Score | Failed:
     return (
         outcome if isinstance(outcome, Failed) else scoring.score(outcome.metrics, outcome.absent)
     )
+
+
+def config_text(form: Literal["json", "env", "args"], study: Study, config: Config) -> str:
+    """A configuration as a JSON object, as KEY=value lines or as command-line arguments.
+
+    Variables are named as the user's script expects them.
+    """
+    match form:
+        case "json":
+            return json.dumps(dict(config.values), indent=1)
+        case "args":
+            return format_flags(config)
+        case "env" if study.command is None:
+            found = {knob.upper(): format_setting(value) for knob, value in config.values.items()}
+        case "env":
+            texts = settings(study, study.command, config)
+            found = {name: shlex.quote(text) for name, text in texts.items()}
+    return "\n".join(f"{name}={text}" for name, text in found.items())
 
 
 def launch_words(launch: RunningLaunch, study: Study) -> str:

@@ -20,6 +20,39 @@ description = "two ranks on this machine"
 study = "patient.toml"
 description = "the same, with a hundred trials"
 devices = "this machine"
+[environment.script]
+study = "script.toml"
+description = "a script that says which step it is in"
+devices = "this machine, for scripts"
+"""
+SCRIPT_STUDY = """
+name = "script"
+[workload]
+name = "script"
+global_batch = 8
+sequence_length = 8
+[environment]
+device = "cpu"
+world_size = 1
+ranks_per_node = 1
+[launch]
+recipe = "command"
+[command]
+run = ["python", "train.py", "{args}"]
+rank_count = "dp"
+[space.dp]
+choices = [1]
+[measure]
+warmup_steps = 1
+timed_steps = 20
+profiled_steps = 0
+"""
+SCRIPT = """
+import time, cclsearch
+for step in cclsearch.steps():
+    print(f"<b>step {step}</b>", flush=True)
+    time.sleep(1)
+    cclsearch.log(tokens=64)
 """
 WIDE = {"width": 1280, "height": 900}
 
@@ -54,6 +87,9 @@ def service(tmp_path_factory) -> Iterator[Operated]:
     (folder / "tiny.toml").write_text(tiny, encoding="utf-8")
     patient = tiny.replace("trials = 4", "trials = 100").replace("patience = 4", "patience = 100")
     (folder / "patient.toml").write_text(patient, encoding="utf-8")
+    script = SCRIPT_STUDY.replace("train.py", str(folder / "train.py"))
+    (folder / "script.toml").write_text(script, encoding="utf-8")
+    (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "service.toml").write_text(CONFIG, encoding="utf-8")
     operated = Operated(folder)
     yield operated

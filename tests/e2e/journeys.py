@@ -150,6 +150,52 @@ def test_two_trials_are_compared(visit, finished, shoot):
     shoot(page, "compare-trials")
 
 
+def test_a_running_launch_shows_its_steps_and_its_log_without_a_new_page(visit, shoot):
+    page = visit("/studies/new?environment=script")
+    fill_in(page, "script", "watched step by step", trials=1)
+    page.get_by_role("button", name="Submit").click()
+    page.evaluate("window.stayed = true")
+
+    far = page.locator("#now .far")
+    expect(far.first).to_contain_text("step 3 of", timeout=PATIENCE_MS)
+    expect(far.first).to_contain_text("step 5 of", timeout=PATIENCE_MS)
+    expect(page.locator("#now .log").first).to_contain_text("<b>step 4</b>")
+    shoot(page, "study-launch")
+    page.get_by_role("button", name="Cancel").click()
+
+    assert page.evaluate("window.stayed") is None  # the button has loaded it
+
+
+def test_the_best_is_copied_with_one_click(browser, service, finished):
+    allowed = ["clipboard-read", "clipboard-write"]
+    with browser.new_context(base_url=service.url, viewport=WIDE, permissions=allowed) as context:
+        page = context.new_page()
+        page.goto(service.link)
+        page.goto(f"/studies/{finished}")
+        page.get_by_role("button", name="arguments").click()
+        expect(page.get_by_role("button", name="Copied")).to_be_visible()
+        copied = page.evaluate("navigator.clipboard.readText()")
+
+    assert re.match(r"--\w", copied)
+
+
+def test_keys_search_go_to_the_studies_and_show_help_but_not_while_typing(visit, finished):
+    page = visit(f"/studies/{finished}/trials")
+
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard shortcuts")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("/")
+    expect(page.get_by_label("Text")).to_be_focused()
+    page.keyboard.type("g s?/")
+    expect(page.get_by_label("Text")).to_have_value("g s?/")
+    page.get_by_label("Text").blur()
+    page.keyboard.type("gs")
+
+    expect(page).to_have_url(re.compile("/studies$"))
+
+
 def test_a_search_is_cancelled(visit, shoot):
     page = visit("/studies/new?environment=patient")
     fill_in(page, "patient", "cancelled in the middle")

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, get_args
@@ -18,7 +19,7 @@ from records.errors import StudyError, shown
 from records.store.queries import TrialQuery
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import Failed, History
+from records.trial import Failed, History, Trial
 from search.loop.budget import cost_usd, with_price
 from search.loop.study_result import StudyResult, final_result
 from search.report.data import StudyRecord, failures_words, judged_lines, result_lines
@@ -38,11 +39,10 @@ from search.service.data import MOST_MARKS
 from search.service.events import line_start
 from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
+from search.study.spaces import parts
+from search.transfer.script import launch_script
 from search.views.format import format_elapsed, one_line, read_instant
-from search.views.study import (
-    objective_words,
-    use_words,
-)
+from search.views.study import config_text, objective_words, use_words
 from search.views.trial import Line
 
 router = APIRouter(include_in_schema=False)
@@ -172,6 +172,7 @@ def one_study_page(at: OneStudy) -> Response:
         "study.html",
         "overview",
         study=found,
+        copies=tuple(_copies(row, at.best(), records)),
         goes_on=goes_on,
         now=now,
         shown_events=now.events[:SHOWN_EVENTS],
@@ -232,6 +233,18 @@ def live_status(path: Path) -> LiveStatus:
     return LiveStatus(
         running=tuple(running.values()), repeating=repeating, events=tuple(events), end=end
     )
+
+
+def _copies(row: StudyRow, best: Trial | None, records: Store) -> Iterator[tuple[str, str]]:
+    """Yield the best configuration as `cclsearch best` prints it, and the script that starts it."""
+    if best is None or best.config is None:
+        return
+    part = next(iter(parts(row.study, best.config)))
+    yield "arguments", config_text("args", part.study, part.config)
+    yield "environment", config_text("env", part.study, part.config)
+    with suppress(StudyError):  # of what was imported no launch is recorded
+        yield "script", launch_script(best, row, records)
+    yield "JSON", config_text("json", part.study, part.config)
 
 
 def _spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[dict[str, object]]:

@@ -48,6 +48,22 @@ def test_a_finished_study_tells_its_best_with_unit_evidence_and_why_it_ended(cli
     assert "patience: 6 launches without improvement" in told
 
 
+def test_the_best_is_shown_to_copy_as_the_terminal_prints_it(client):
+    page = get(client, f"/studies/{FINISHED}")
+    names = {
+        b.attributes["data-copies"]: b.text
+        for b in page.all("button")
+        if b.attributes.get("data-copies")
+    }
+
+    shown = {name: page.find(place).text for place, name in names.items()}
+    assert shown == {
+        "arguments": "--pp=1 --tp=2",
+        "environment": "PP=1\nTP=2",
+        "JSON": '{\n "pp": 1,\n "tp": 2\n}',
+    }  # no launch is recorded, so there is no script
+
+
 def test_what_a_study_found_counts_no_more_once_it_went_on(served):
     with closing(Store(served.service.store)) as store:
         store.update(FINISHED, status="interrupted")

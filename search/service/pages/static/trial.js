@@ -1,26 +1,7 @@
-// What a trial's page can do with scripts: copy its command, show its traces in Perfetto.
+// What a trial's page can do with scripts: show its traces in Perfetto.
 const PERFETTO = "https://ui.perfetto.dev";
 const ASK_EVERY_MS = 100;
 const WAIT_MS = 30000;
-
-for (const button of document.querySelectorAll("[data-copies]")) {
-  const source = document.getElementById(button.dataset.copies);
-  button.hidden = source === null;
-  button.addEventListener("click", async () => {
-    const word = button.textContent;
-    try {
-      await navigator.clipboard.writeText(source.textContent);
-      button.textContent = "Copied";
-    } catch { // only pages over HTTPS or from this machine may write to the clipboard
-      const range = document.createRange();
-      range.selectNodeContents(source);
-      getSelection().removeAllRanges();
-      getSelection().addRange(range);
-      button.textContent = "Selected, press Ctrl+C";
-    }
-    setTimeout(() => { button.textContent = word; }, 2500);
-  });
-}
 
 const notice = document.getElementById("perfetto");
 const notify = (words, kind = "") => {

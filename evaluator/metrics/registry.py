@@ -60,8 +60,8 @@ _NAMES: Final = {
 }
 """Metrics that come with us, by the module that defines each under its own name."""
 
-_BUILT_IN: Final[Mapping[str, str]] = {
-    name: f"evaluator.metrics.{module}:{name}"
+_BUILT_IN: Final[Mapping[str, EntryPoint]] = {
+    name: EntryPoint(name, f"evaluator.metrics.{module}:{name}", GROUP)
     for module, names in _NAMES.items()
     for name in names.split()
 }
@@ -81,7 +81,7 @@ class Measures:
 def metric(name: str, added: Sequence[Metric] = ()) -> Metric:
     """The metric of this name. Raises MetricError when there is none, or it is broken."""
     if name in _BUILT_IN and not any(one.name == name for one in added):
-        return _load(EntryPoint(name, _BUILT_IN[name], GROUP))
+        return _built_in(name)
     known = _origins(added)
     if name not in known:
         name = ALIASES.get(name, name)
@@ -167,7 +167,7 @@ def measure(one: Metric, evidence: Evidence) -> MetricValue | Absent:
 
 def _origins(added: Sequence[Metric]) -> dict[str, EntryPoint | Metric]:
     """Where the metric of each name comes from."""
-    entries = {name: EntryPoint(name, value, GROUP) for name, value in _BUILT_IN.items()}
+    entries = {**_BUILT_IN}
     for entry in entries_of_packages():
         other = entries.setdefault(entry.name, entry)
         if other.value != entry.value:
@@ -190,6 +190,15 @@ def entries_of_packages() -> tuple[EntryPoint, ...]:
 def _load(origin: EntryPoint | Metric) -> Metric:
     if not isinstance(origin, EntryPoint):
         return origin
+    return _built_in(origin.name) if _BUILT_IN.get(origin.name) is origin else _loaded(origin)
+
+
+@cache
+def _built_in(name: str) -> Metric:
+    return _loaded(_BUILT_IN[name])
+
+
+def _loaded(origin: EntryPoint) -> Metric:
     try:
         loaded: object = origin.load()
     # Importing a package runs its code, which may raise anything.

@@ -16,6 +16,10 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+# Tests run beside each other: more threads of a library would only wait for a processor.
+for library in ("OMP", "OPENBLAS"):
+    os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # noqa: TID251 - before they are loaded
+
 # A deadline would time the machine, not the code. The rest stays as hypothesis chose it: where CI
 # is set it draws the same examples every time.
 settings.register_profile("untimed", parent=settings(), deadline=None)

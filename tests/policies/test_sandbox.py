@@ -230,7 +230,7 @@ def test_an_interpreter_that_does_not_start_is_said(monkeypatch):
         run_policy("", {}, {})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(
     st.one_of(
         st.text(max_size=200),
@@ -250,7 +250,7 @@ SCALARS = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 @given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=10), SCALARS, max_size=8))
 def test_any_flat_dict_of_scalars_comes_back_as_it_was(config):
     given_config = run_policy(f"{DEFINITION}    return workload\n", config, {}, SHORT)

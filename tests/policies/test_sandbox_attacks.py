@@ -17,6 +17,7 @@ import pytest
 from policies.sandbox import Refusal, SandboxLimits, run_policy
 
 SHORT = SandboxLimits(time_s=0.3)
+AT_ONCE = SandboxLimits(time_s=0.1)
 SMALL = SandboxLimits(time_s=5, memory_bytes=128 << 20)
 REACH = textwrap.dedent(
     """\
@@ -50,72 +51,79 @@ def test_the_attacks_do_reach_the_real_modules():
     assert outcome_of(body) == {"os": "os", "ctypes": "ctypes", "libc": 3}
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "os.open('/etc/passwd', os.O_RDONLY)",
-        "os.open('/etc/passwd', os.O_PATH)",
-        "os.open('/proc/self/environ', os.O_RDONLY)",
-        "os.open(f'/proc/{workload[\"pid\"]}/mem', os.O_RDWR)",
-        "os.open(f'/proc/{workload[\"pid\"]}/environ', os.O_RDONLY)",
-        "os.open('/tmp/written', os.O_CREAT | os.O_WRONLY)",
-        "os.listdir('/')",
-        "os.stat('/etc/passwd')",
-        "os.mkdir('/tmp/made')",
-        "os.unlink('/tmp/removed')",
-        "os.chdir('/tmp')",
-        "os.read(0, 1)",
-        "os.dup(1)",
-        "os.close(1)",
-        "os.pipe()",
-        "os.memfd_create('code')",
-        "os.fork()",
-        "os.posix_spawn('/bin/true', ['true'], {})",
-        "os.execv('/bin/true', ['true'])",
-        "os.kill(workload['pid'], 0)",
-        "os.kill(-1, 0)",
-        "os.setuid(0)",
-        "os.nice(-5)",
-        "os.sched_setaffinity(0, {0})",
-        "os.urandom(8)",
-        "os.uname()",
-        "jail.resource.getrlimit(jail.resource.RLIMIT_CPU)",
-        "jail.signal.signal(jail.signal.SIGPROF, jail.signal.SIG_IGN)",
-        "jail.builtins.open('/etc/passwd')",
-    ],
+ASKED_IN_PYTHON = (
+    "os.open('/etc/passwd', os.O_RDONLY)",
+    "os.open('/etc/passwd', os.O_PATH)",
+    "os.open('/proc/self/environ', os.O_RDONLY)",
+    "os.open(f'/proc/{workload[\"pid\"]}/mem', os.O_RDWR)",
+    "os.open(f'/proc/{workload[\"pid\"]}/environ', os.O_RDONLY)",
+    "os.open('/tmp/written', os.O_CREAT | os.O_WRONLY)",
+    "os.listdir('/')",
+    "os.stat('/etc/passwd')",
+    "os.mkdir('/tmp/made')",
+    "os.unlink('/tmp/removed')",
+    "os.chdir('/tmp')",
+    "os.read(0, 1)",
+    "os.dup(1)",
+    "os.close(1)",
+    "os.pipe()",
+    "os.memfd_create('code')",
+    "os.fork()",
+    "os.posix_spawn('/bin/true', ['true'], {})",
+    "os.execv('/bin/true', ['true'])",
+    "os.kill(workload['pid'], 0)",
+    "os.kill(-1, 0)",
+    "os.setuid(0)",
+    "os.nice(-5)",
+    "os.sched_setaffinity(0, {0})",
+    "os.urandom(8)",
+    "os.uname()",
+    "jail.resource.getrlimit(jail.resource.RLIMIT_CPU)",
+    "jail.signal.signal(jail.signal.SIGPROF, jail.signal.SIG_IGN)",
+    "jail.builtins.open('/etc/passwd')",
 )
-def test_the_kernel_refuses_what_python_can_ask(call):
-    assert "PermissionError: [Errno 1] Operation not permitted" in refusal_of(call)
+ASKED_NATIVELY = (
+    "socket(2, 1, 0)",
+    "open(b'/etc/passwd', 0)",
+    "creat(b'/tmp/written', 0o600)",
+    "fork()",
+    "execve(b'/bin/true', None, None)",
+    "ptrace(16, workload['pid'], 0, 0)",
+    "process_vm_writev(workload['pid'], None, 0, None, 0, 0)",
+    "kill(workload['pid'], 0)",
+    "unshare(0x10000000)",
+    "mount(None, b'/tmp', None, 32, None)",
+    "prctl(15, b'renamed', 0, 0, 0)",
+    "personality(0)",
+    "shmget(1, 4096, 0o1666)",
+    "mprotect(ctypes.c_void_p(0), 4096, 5)",
+    "mmap(None, 4096, 7, 0x22, -1, 0)",
+    "dup2(1, 9)",
+    "madvise(None, 4096, 100)",
+    "eventfd(0, 0)",
+    "inotify_init()",
+    "pause()",
+)
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        "socket(2, 1, 0)",
-        "open(b'/etc/passwd', 0)",
-        "creat(b'/tmp/written', 0o600)",
-        "fork()",
-        "execve(b'/bin/true', None, None)",
-        "ptrace(16, workload['pid'], 0, 0)",
-        "process_vm_writev(workload['pid'], None, 0, None, 0, 0)",
-        "kill(workload['pid'], 0)",
-        "unshare(0x10000000)",
-        "mount(None, b'/tmp', None, 32, None)",
-        "prctl(15, b'renamed', 0, 0, 0)",
-        "personality(0)",
-        "shmget(1, 4096, 0o1666)",
-        "mprotect(ctypes.c_void_p(0), 4096, 5)",
-        "mmap(None, 4096, 7, 0x22, -1, 0)",
-        "dup2(1, 9)",
-        "madvise(None, 4096, 100)",
-        "eventfd(0, 0)",
-        "inotify_init()",
-        "pause()",
-    ],
-)
-def test_the_kernel_refuses_what_native_code_can_ask(call):
-    body = f"return {{'answer': libc.{call}, 'errno': ctypes.get_errno()}}"
-    assert outcome_of(body) == {"answer": -1, "errno": 1}
+def test_the_kernel_refuses_what_python_can_ask():
+    attempts = "".join(
+        f"try:\n    {call}\nexcept Exception as error:\n"
+        f"    found[{call!r}] = f'{{type(error).__name__}} {{error.errno}}'\n"
+        for call in ASKED_IN_PYTHON
+    )
+
+    found = outcome_of(f"found = {{}}\n{attempts}return found")
+
+    assert found == dict.fromkeys(ASKED_IN_PYTHON, "PermissionError 1")
+
+
+def test_the_kernel_refuses_what_native_code_can_ask():
+    answers = ", ".join(
+        f"{call!r}: str((libc.{call}, ctypes.set_errno(0)))" for call in ASKED_NATIVELY
+    )
+
+    assert outcome_of(f"return {{{answers}}}") == dict.fromkeys(ASKED_NATIVELY, "(-1, 1)")
 
 
 def test_a_shell_command_does_not_run(tmp_path):
@@ -229,7 +237,7 @@ def test_what_is_left_for_later_never_runs():
     ],
 )
 def test_an_endless_policy_is_stopped_with_its_line(body):
-    assert ": still running after 0.3 s of processor time; bound every loop" in refusal_of(body)
+    assert ": still running after 0.1 s of processor time; bound" in refusal_of(body, AT_ONCE)
 
 
 @pytest.mark.parametrize(
@@ -240,13 +248,13 @@ def test_an_endless_policy_is_stopped_with_its_line(body):
     ],
 )
 def test_one_endless_operation_is_stopped(body):
-    assert "still running after 0.3 s of processor time" in refusal_of(body)
+    assert "still running after 0.1 s of processor time" in refusal_of(body, AT_ONCE)
 
 
 def test_one_endless_operation_that_hears_no_signal_is_stopped():
     # On a machine so busy that it gets no processor time, the clock on the wall ends it.
-    refusal = refusal_of("return {'x': sum(iter(int, 1))}")
-    assert refusal.startswith(("still running after 0.3 s", "no result in time"))
+    refusal = refusal_of("return {'x': sum(iter(int, 1))}", AT_ONCE)
+    assert refusal.startswith(("still running after 0.1 s", "no result in time"))
 
 
 def test_a_policy_cannot_outlast_the_clock_on_the_wall():

@@ -3,7 +3,7 @@ import sys
 from pathlib import Path
 
 FAILURES = Path(__file__).parents[3] / "benchmarks" / "failures.py"
-ASKED = ("--quick", "--count", "8", "--lanes", "2", "--verbose")
+ASKED = ("--quick", "--count", "8", "--lanes", "1", "--verbose")
 
 
 def test_failures_that_are_provoked_in_real_launches_are_understood_and_leave_nothing():

@@ -4,8 +4,6 @@ import json
 import mmap
 import os
 import signal
-import subprocess
-import sys
 import time
 from _multiprocessing import SemLock, sem_unlink
 from contextlib import ExitStack
@@ -14,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from evaluator.evaluate import TrialEvaluator
 from evaluator.failures.classify import classify
 from evaluator.launchers.local import LocalLauncher
 from evaluator.rank.protocol import RankExit
-from evaluator.recipes.builtin import BuiltinRecipe
 from records.errors import EnvironmentFault
-from records.trial import Config, FailureKind
+from records.trial import FailureKind
 
 KEPT = 2  # the process above all jobs, and the one that forks ranks
 
@@ -199,47 +195,6 @@ def eventually(look, count):
 
 
 SHARED_MEMORY = Path("/dev/shm")
-REPLICATED = Config({"dp_replicate": 2, "micro_batch": 2})
-SPLIT = Config({"tp": 2, "micro_batch": 4, "activation_checkpointing": "full"})
-
-
-@pytest.fixture
-def trained(study, launcher, tmp_path):
-    """Trains warm in a folder of its own."""
-    untraced = replace(study, measure=replace(study.measure, profiled_steps=0))
-    evaluator = TrialEvaluator(BuiltinRecipe(), launcher, print)
-
-    def run(config, name):
-        folder = tmp_path / name
-        folder.mkdir()
-        return evaluator.evaluate(untraced, config, folder).measurement.losses
-
-    return run
-
-
-def test_configurations_in_turn_train_as_their_record_does_when_it_is_started_by_hand(
-    trained, tmp_path
-):
-    replicated = trained(REPLICATED, "first")
-    split = trained(SPLIT, "second")
-    again = [trained(REPLICATED, "third"), trained(SPLIT, "fourth")]
-
-    by_hand = tmp_path / "by hand"
-    by_hand.mkdir()
-    (by_hand / "job.json").write_text((tmp_path / "second" / "job.json").read_text())
-    record = json.loads((tmp_path / "second" / "launch.json").read_text())
-    subprocess.run(
-        record["argv"],
-        cwd=by_hand,
-        env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}", **record["environment"]},
-        check=True,
-        capture_output=True,
-    )
-
-    samples = [json.loads((by_hand / f"rank{rank}.steps.json").read_text()) for rank in (0, 1)]
-    assert tuple(samples[0]["losses"]) == split
-    assert sum(rank["tokens_per_step"] for rank in samples) == 8 * 32
-    assert again == [replicated, split]
 
 
 def test_the_environment_of_a_job_ends_with_it(launcher, job_of, tmp_path):

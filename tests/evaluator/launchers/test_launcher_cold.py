@@ -1,4 +1,5 @@
 import json
+import shlex
 import signal
 import socket
 import sys
@@ -9,6 +10,7 @@ import pytest
 
 from evaluator.failures.classify import classify
 from evaluator.rank.protocol import RankExit
+from evaluator.recipes.knobs import rank_program
 from records.trial import FailureKind
 
 KEPT = 2
@@ -20,13 +22,21 @@ def log_of(launched):
     return (launched.folder / "job.log").read_text()
 
 
-def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(launch, processes):
-    launched = launch("hang", cold=True, hang_after_s=1)
+def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(
+    launcher, job_of, tmp_path, processes
+):
+    job = job_of("misbehave", what="hang", rank=1, step=2, cold=True, hang_after_s=1)
+    rank = f"RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 {shlex.join(rank_program())}"
+    both = f"for rank in 0 1; do {rank} & done; wait"
+    meeting = {"init_method": f"file://{tmp_path}/store"}
+    files = {**job.files, "job.json": json.dumps(json.loads(job.files["job.json"]) | meeting)}
 
-    assert launched.result.reason == "hang"
-    assert [(rank.rank, rank.ended_ns) for rank in launched.result.ranks] == [(None, None)]
-    assert "in all_reduce" in (launched.folder / "rank0.stacks.txt").read_text()
-    assert "in hang" in (launched.folder / "rank1.stacks.txt").read_text()
+    result = launcher.run(replace(job, argv=("sh", "-c", both), files=files), tmp_path, print)
+
+    assert result.reason == "hang"
+    assert [(rank.rank, rank.ended_ns) for rank in result.ranks] == [(None, None)]
+    assert "in all_reduce" in (tmp_path / "rank0.stacks.txt").read_text()
+    assert "in hang" in (tmp_path / "rank1.stacks.txt").read_text()
     assert len(processes()) == KEPT
 
 
@@ -45,11 +55,12 @@ def test_a_rank_that_fails_after_a_cold_start_is_told_by_its_own_files(launch):
 
 
 def test_error_files_of_torchrun_are_kept(command):
-    script = "from torch.distributed.elastic.multiprocessing.errors import record; record(fail)()"
+    error = '{"message": {"message": "ValueError: 7"}}'
+    script = f"echo '{error}' > $TORCHELASTIC_ERROR_FILE; exit 1"
 
     launched = command(
-        f"echo 'def fail(): raise ValueError(7)\n{script}' > fails.py;"
-        f"{TORCHRUN} --standalone --nproc-per-node=1 fails.py"
+        f"cat > fails.sh <<'SH'\n{script}\nSH\n"
+        f"{TORCHRUN} --standalone --nproc-per-node=1 --no-python sh fails.sh"
     )
 
     told = json.loads((launched.folder / "rank0.torchelastic.json").read_text())

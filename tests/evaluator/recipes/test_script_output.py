@@ -418,18 +418,21 @@ def test_tokens_that_no_rank_logs_are_those_declared(tried):
 
 
 def test_torch_profiles_the_last_steps_and_its_version_is_recorded(tried):
-    script = two_ranks(
-        """
-        import torch
-        where = f"file://{os.getcwd()}/meet"
-        torch.distributed.init_process_group("gloo", where, rank=rank, world_size=2)
-        for _ in cclsearch.steps():
-            torch.distributed.all_reduce(torch.ones(1000) @ torch.ones(1000))
-        """
-    )
+    script = """
+    cat > train.py <<'PYTHON'
+    import cclsearch, os, torch
+    where = f"file://{os.getcwd()}/meet"
+    torch.distributed.init_process_group("gloo", where, rank=0, world_size=1)
+    for _ in cclsearch.steps():
+        torch.distributed.all_reduce(torch.ones(1000) @ torch.ones(1000))
+    PYTHON
+    RANK=0 python train.py
+    """
 
     measured = tried(
-        script, measure=Measure(timeout_s=100, timed_steps=5, profiled_steps=2)
+        textwrap.dedent(script),
+        config=Config({"dp": 1, "fast": True}),
+        measure=Measure(timeout_s=100, timed_steps=5, profiled_steps=2),
     ).outcome
 
     assert measured.measurement.torch_version.startswith("2.")

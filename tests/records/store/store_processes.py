@@ -8,6 +8,7 @@ import resource
 import signal
 import sqlite3
 import sys
+from importlib import import_module
 from itertools import count
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def append_trials(root, acknowledged):
 
 def killed_at_statements(folder, statements):
     """For each number, a store in a folder of that name, killed before that SQL statement."""
+    import_module("sqlite_utils")  # once for all that are forked
     for statement in statements:
         child = os.fork()
         if child == 0:
@@ -84,6 +86,7 @@ def killed_at(root, point):
 
 def open_at_once(folder):
     """Open one new store after the other, each in four processes at the same time."""
+    import_module("sqlite_utils")
     for number in range(5):
         children = [os.fork() for _ in range(4) if os.getpid() == PARENT]
         if os.getpid() != PARENT:
@@ -130,6 +133,7 @@ def fill(root, largest_file_bytes):
 
 def write_at_once(root):
     """Append ten trials to a study each, in three processes at the same time."""
+    import_module("sqlite_utils")
     children = [os.fork() for _ in range(3) if os.getpid() == PARENT]
     if os.getpid() != PARENT:
         store, study_id = Store(root), str(len(children))

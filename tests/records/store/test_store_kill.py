@@ -55,26 +55,17 @@ def assert_sound(root, acknowledged):
         assert database.execute("pragma integrity_check").fetchall() == [("ok",)]
 
 
-@pytest.fixture(scope="module")
-def stores_of_killed_processes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("killed")
-    subprocess.run([sys.executable, SCRIPT, "killed", folder, *map(str, STATEMENTS)], check=True)
-    return folder
+def test_a_kill_before_any_statement_loses_nothing(tmp_path):
+    subprocess.run([sys.executable, SCRIPT, "killed", tmp_path, *map(str, STATEMENTS)], check=True)
 
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_a_kill_before_any_statement_loses_nothing(stores_of_killed_processes, statement):
-    root = stores_of_killed_processes / str(statement)
-    acknowledged = root / "acknowledged"
-    assert_sound(root, acknowledged.stat().st_size)
-
-
-def test_the_kills_fall_before_between_and_within_trials(stores_of_killed_processes):
     finished, begun = set(), set()
     for statement in STATEMENTS:
-        with opened(stores_of_killed_processes / str(statement)) as store:
+        root = tmp_path / str(statement)
+        assert_sound(root, (root / "acknowledged").stat().st_size)
+        with opened(root) as store:
             finished.add(len(store.history("one")))
             begun.add(store.pending("one"))
+    # The kills fell before, between and within trials.
     assert finished >= {0, 1, 2}
     assert begun >= {(), (intent(0),), (intent(1),), (intent(2),)}
 

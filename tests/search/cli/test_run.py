@@ -134,8 +134,14 @@ def test_a_finished_search_is_not_repeated_but_told_again(trained):
     assert place.run("show").stdout.endswith(report)
 
 
-def test_the_script_of_a_trial_trains_again_by_itself(trained, tmp_path):
+def test_a_trial_trains_the_same_after_another_and_by_its_script_alone(trained, tmp_path):
     place, _ = trained
+    with closing(Store(place.store)) as store:
+        (study,) = store.studies()
+        losses = store.history(study.id).trials[0].outcome.measurement.losses
+        repeats = [
+            one.outcome.measurement.losses for one in store.repeats(study.id) if one.ordinal == 0
+        ]
     written = place.run("trial", "script", "0", "-o", str(tmp_path / "again.sh"))
     assert (written.returncode, written.stderr) == (0, "")
 
@@ -146,7 +152,9 @@ def test_the_script_of_a_trial_trains_again_by_itself(trained, tmp_path):
 
     assert ended.returncode == 0
     steps = json.loads((tmp_path / "trial-0" / "rank1.steps.json").read_text())
-    assert steps["losses"]
+    assert losses
+    assert repeats
+    assert {each[: len(losses)] for each in (tuple(steps["losses"]), *repeats)} == {losses}
 
 
 def test_a_search_of_nothing_that_can_be_measured_ends_with_3_and_loads_only_what_it_needs(here):

@@ -53,33 +53,54 @@ def test_replicas_send_what_their_buckets_and_hooks_make_of_the_gradients(traced
     assert elements(compressed) < 0.1 * elements(plain)
 
 
-@pytest.mark.parametrize(("is_view", "is_copied"), [(True, False), (False, True)])
-def test_gradients_that_view_their_buckets_are_not_copied_back(traced, is_view, is_copied):
-    run = traced(DDP | {"ddp_bucket_view": is_view}, WIDE)
-
-    assert ("torch.distributed.ddp.reducer::copy_bucket_to_grad" in run.counts()) is is_copied
-
-
-@pytest.mark.parametrize("is_static", [True, False])
-def test_replicas_know_that_their_graph_is_static_and_ranks_how_many_threads_compute(
-    ranks, is_static
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_replicas_view_their_buckets_know_a_static_graph_and_compute_in_threads_as_asked(
+    traced, is_asked
 ):
-    config = DDP | {"ddp_static_graph": is_static, "micro_batch": 4, "threads_per_rank": 2}
+    asked = {"ddp_bucket_view": is_asked, "ddp_static_graph": is_asked, "threads_per_rank": 2}
 
-    told = ranks.run(config, TINY, entry="work_entries:describe").documents(".described.json")
+    run = traced(DDP | asked | {"micro_batch": 4}, entry="work_entries:describe")
 
-    assert [(one["has_static_graph"], one["thread_count"]) for one in told] == [(is_static, 2)] * 2
+    is_copied = "torch.distributed.ddp.reducer::copy_bucket_to_grad" in run.counts()
+    told = run.documents(".described.json")
+    assert is_copied is not is_asked
+    assert [(one["has_static_graph"], one["thread_count"]) for one in told] == [(is_asked, 2)] * 2
 
 
+# Each launch sets three knobs, each of which shows in operators or messages of its own.
 @pytest.mark.parametrize(
-    ("reshard", "pipeline", "gathers"),
-    [("auto", {}, 2), ("always", {}, 2), ("never", {}, 1), ("auto", PP, 1)],
-    ids=["auto", "always", "never", "auto_in_a_pipeline"],
+    ("reshard", "gathers", "loop", "operators", "reduction", "precision", "gathered", "reduced"),
+    [
+        ("auto", 2, "for_loop", set(), "parameter", "fp32", "float", "float"),
+        (
+            *("always", 2, "foreach", {"aten::_foreach_addcdiv_"}),
+            *("bf16", "fp32", "float", "c10::BFloat16"),
+        ),
+        (
+            *("never", 1, "fused", {"aten::_fused_adamw_"}),
+            *("fp32", "bf16", "c10::BFloat16", "float"),
+        ),
+    ],
+    ids=["auto", "always", "never"],
 )
-def test_resharded_parameters_are_gathered_again(traced, reshard, pipeline, gathers):
-    run = traced(FSDP | pipeline | {"fsdp_reshard": reshard})
+def test_shards_are_gathered_again_reduced_in_a_format_and_updated_in_a_loop_as_asked(
+    traced, reshard, gathers, loop, operators, reduction, precision, gathered, reduced
+):
+    asked = {"fsdp_reshard": reshard, "optimizer_loop": loop, "fsdp_reduction": reduction}
 
+    run = traced(FSDP | asked, TINY | {"precision": precision})
+
+    known = {"aten::_foreach_addcdiv_", "aten::_fused_adamw_"}
     assert run.counts()["FSDP::all_gather (blocks.0)"] == gathers
+    assert known & run.counts().keys() == operators
+    assert {kind for kind, _ in run.sent("all_gather")} == {gathered}
+    assert {kind for kind, _ in run.sent("all_reduce")} == {reduced}
+
+
+def test_a_pipeline_gathers_its_parameters_once(traced):
+    run = traced(FSDP | PP | {"fsdp_reshard": "auto"})
+
+    assert run.counts()["FSDP::all_gather (blocks.0)"] == 1
 
 
 def test_prefetched_parameters_are_gathered_before_they_are_needed(traced):
@@ -93,38 +114,6 @@ def test_prefetched_parameters_are_gathered_before_they_are_needed(traced):
     second_block = "FSDP::pre_forward (blocks.1)"
     assert plain.index(second_block) < plain.index("FSDP::all_gather (blocks.2)")
     assert ahead.index(second_block) > ahead.index("FSDP::all_gather (blocks.2)")
-
-
-@pytest.mark.parametrize(
-    ("reduction", "precision", "gathered", "reduced"),
-    [
-        ("parameter", "fp32", "float", "float"),
-        ("bf16", "fp32", "float", "c10::BFloat16"),
-        ("fp32", "bf16", "c10::BFloat16", "float"),
-    ],
-)
-def test_gradients_are_added_up_in_the_asked_format(
-    traced, reduction, precision, gathered, reduced
-):
-    run = traced(FSDP | {"fsdp_reduction": reduction}, TINY | {"precision": precision})
-
-    assert {kind for kind, _ in run.sent("all_gather")} == {gathered}
-    assert {kind for kind, _ in run.sent("all_reduce")} == {reduced}
-
-
-@pytest.mark.parametrize(
-    ("loop", "operators"),
-    [
-        ("for_loop", set()),
-        ("foreach", {"aten::_foreach_addcdiv_"}),
-        ("fused", {"aten::_fused_adamw_"}),
-    ],
-)
-def test_the_optimizer_goes_over_parameters_as_asked(traced, loop, operators):
-    run = traced(FSDP | {"optimizer_loop": loop})
-
-    known = {"aten::_foreach_addcdiv_", "aten::_fused_adamw_"}
-    assert known & run.counts().keys() == operators
 
 
 @pytest.mark.parametrize(
@@ -216,12 +205,12 @@ def test_every_schedule_of_several_stages_learns_what_one_rank_learns(traced, sc
     assert scheduled(name).losses() == pytest.approx(expected, rel=1e-4)
 
 
-def test_more_stages_per_rank_cross_more_borders(traced):
+def test_more_stages_per_rank_cross_more_borders(traced, scheduled):
     one_stage = traced(PP | {"pipeline_schedule": "looped_bfs"}, DEEP)
 
-    two_stages = traced(TWO_STAGES | {"pipeline_schedule": "looped_bfs"}, DEEP)
+    sent = scheduled("looped_bfs").sent("send")
 
-    assert len(two_stages.sent("send")) == 3 * len(one_stage.sent("send"))
+    assert len(sent) == 3 * len(one_stage.sent("send"))
 
 
 def test_blocks_are_compiled_when_asked(ranks):

@@ -117,7 +117,7 @@ def test_a_text_is_the_same_work_in_every_layout(ranks, tmp_path):
     workload = SMALL | {"text_file": str(text)}
     expected = ranks.run(REFERENCE, workload, entry=DESCEND).losses()
 
-    losses = ranks.run(LAYOUTS["ring"], workload, entry=DESCEND).losses()
+    losses = ranks.run(LAYOUTS["gathered_context"], workload, entry=DESCEND).losses()
 
     assert losses == pytest.approx(expected, rel=1e-4)
     assert losses != pytest.approx(ranks.run(REFERENCE, SMALL, entry=DESCEND).losses(), rel=1e-3)

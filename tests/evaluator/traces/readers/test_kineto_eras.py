@@ -80,11 +80,7 @@ LAYOUTS = {
     ),
     "with strings for numbers": lambda whole: json.dumps(each_event(whole, spelled)),
     "in reverse": lambda whole: json.dumps(whole | {"traceEvents": whole["traceEvents"][::-1]}),
-    "with categories of 2021": lambda whole: json.dumps(
-        each_event(
-            whole, lambda one: one | {"cat": OF_2021.get(one.get("cat"), one.get("cat", ""))}
-        )
-    ),
+    "with categories of 2021": lambda whole: json.dumps(each_event(whole, of_2021)),
 }
 
 
@@ -108,13 +104,13 @@ def told(trace):
 
 
 @pytest.mark.parametrize("folder", [SYNTHETIC, GLOO], ids=["nccl", "gloo"])
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_trace_in_any_layout_reads_alike(tmp_path, folder, layout):
+def test_one_trace_in_any_layout_reads_alike(tmp_path, folder):
     path = folder / "rank0_trace.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
-    assert told(read_rank(write(tmp_path, LAYOUTS[layout](document).encode()))) == told(
-        read_rank(path)
-    )
+    trace = read_rank(path)
+    expected = told(trace)
+    for name, layout in LAYOUTS.items():
+        assert told(read_rank(write(tmp_path, layout(document).encode()))) == expected, name
     bare = read_rank(write(tmp_path, json.dumps(document["traceEvents"]).encode()))
-    assert bare.spans.activity.tolist() == read_rank(path).spans.activity.tolist()
+    assert bare.spans.activity.tolist() == trace.spans.activity.tolist()
     assert (bare.rank, bare.world_size, bare.backend) == (0, None, None)

@@ -409,7 +409,7 @@ def test_every_point_that_is_accepted_is_listed_and_accepted_unchanged(made):
 
 
 @given(spaces(), st.dictionaries(st.sampled_from(NAMES), st.integers(0, 2)))
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 def test_whatever_is_accepted_is_a_feasible_point(made, candidate):
     config = made.check(candidate)
     if isinstance(config, Config):

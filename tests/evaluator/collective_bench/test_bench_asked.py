@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.collective_bench.record import size_bytes, size_chain
@@ -180,6 +180,7 @@ def test_a_chain_of_sizes_ends_where_a_power_of_the_factor_ends(least, factor, p
     assert all(later == sooner * factor for sooner, later in pairwise(sizes))
 
 
+@settings(max_examples=40)
 @given(st.text())
 def test_no_text_in_any_place_is_an_error_of_ours(text):
     places = ("collective", "min_size", "max_size", "dtype", "iters", "timeout")

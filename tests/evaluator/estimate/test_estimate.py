@@ -43,12 +43,12 @@ def of_model(name):
     return replace(WORK, **{key: size or 0 for key, size in sizes.items() if key in WORK.__slots__})
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_every_known_model_can_be_estimated(name):
-    seen = estimate(of_model(name))
+def test_every_known_model_can_be_estimated():
+    for name in MODELS:
+        seen = estimate(of_model(name))
 
-    assert tuple(seen.parts) == PARTS
-    assert seen.total_bytes == sum(seen.parts.values()) > estimate(dp_shard=8).runtime_bytes
+        assert tuple(seen.parts) == PARTS
+        assert seen.total_bytes == sum(seen.parts.values()) > estimate(dp_shard=8).runtime_bytes
 
 
 @pytest.mark.parametrize(

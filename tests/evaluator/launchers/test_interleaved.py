@@ -250,7 +250,7 @@ class Meeting:
         on_phase("setup")
         self._barrier.wait(60)
         self._ran.append((self, job))
-        return JobResult(workdir=workdir, reason="timeout", ranks=(), wall_s=1.0)
+        return JobResult(workdir=workdir, reason="launcher_lost", ranks=(), wall_s=1.0)
 
 
 def launched_at_once(places, tmp_path, *, count=2, world_size=1, threads=1):

@@ -85,7 +85,8 @@ def test_the_rank_that_failed_is_named_and_not_the_one_that_lost_it(
 ):
     budget = {"memory_budget_bytes": 200 << 20} if what == "ask for too much" else {}
 
-    failed = classify(launch(what, step=step, profiled_steps=1, **budget).result)
+    profiled = 1 if step == STEPS["profile"] else 0
+    failed = classify(launch(what, step=step, profiled_steps=profiled, **budget).result)
 
     assert failed.kind == kind
     assert message in failed.message

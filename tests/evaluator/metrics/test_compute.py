@@ -89,10 +89,10 @@ def test_devices_are_known_in_their_usual_spellings_and_others_not_guessed(
         assert peak_flops_per_s(found, "bfloat16") == pytest.approx(bf16_tflops * 1e12)
 
 
-@pytest.mark.parametrize("known", ACCELERATORS, ids=lambda known: known.name)
-def test_every_accelerator_is_found_by_its_own_name(known):
-    assert accelerator(known.name) is known
-    assert accelerator(f"Maker {known.name.replace(' ', '_').lower()} edition") is known
+def test_every_accelerator_is_found_by_its_own_name():
+    for known in ACCELERATORS:
+        assert accelerator(known.name) is known
+        assert accelerator(f"Maker {known.name.replace(' ', '_').lower()} edition") is known
 
 
 def test_a_precision_that_a_device_lacks_has_no_peak():

@@ -126,7 +126,7 @@ def test_a_launch_goes_on_only_below_the_most_steps_whatever_their_order_and_uni
     assert reason_to_stop(in_unit, [time_s * unit for time_s in times_s]) is reason
 
 
-@pytest.mark.parametrize("count", [*range(6, 40), 200, 500])
+@pytest.mark.parametrize("count", [*range(6, 40), 200])
 def test_the_interval_of_the_median_is_the_narrowest_that_is_sure_enough(count):
     """Of steps that take 1, 2, 3... seconds the lower end of the interval is the number of one."""
     times_s = [float(number) for number in range(1, count + 1)]
@@ -172,9 +172,7 @@ def evaluated(study, launcher, tmp_path):
 @pytest.mark.parametrize(
     ("measure", "stopped", "step_count"),
     [
-        ({"max_timed_steps": 12, "step_precision": ALWAYS_PRECISE}, "precise", 10),
         ({"max_timed_steps": 12, "step_precision": NEVER_PRECISE}, "most_steps", 12),
-        ({"max_timed_steps": 12, "stop_above_s": ALWAYS_SLOWER_S}, "slower", 3),
         ({"stop_above_s": NEVER_SLOWER_S, "step_precision": NEVER_PRECISE}, "most_steps", 5),
         ({"max_timed_steps": 5}, None, 5),
     ],
@@ -193,6 +191,8 @@ def test_a_launch_that_is_slower_leaves_no_trace_and_needs_none(evaluated, tmp_p
     outcome = evaluated(profiled_steps=1, stop_above_s=ALWAYS_SLOWER_S)
 
     assert isinstance(outcome, Measured), outcome
+    assert outcome.measurement.stopped == "slower"
+    assert len(outcome.measurement.losses) == 1 + 3
     (caveat,) = outcome.measurement.caveats
     assert caveat.startswith("stopped early")  # and that it was disturbed, where it was
     assert outcome.breakdown is None
@@ -205,6 +205,7 @@ def test_a_launch_that_knows_its_median_is_still_profiled(evaluated, tmp_path):
     outcome = evaluated(profiled_steps=1, max_timed_steps=12, step_precision=ALWAYS_PRECISE)
 
     assert outcome.measurement.stopped == "precise"
+    assert [len(steps) for steps in outcome.measurement.step_times_s] == [10] * 2
     assert outcome.breakdown is not None
     assert len(list(tmp_path.glob("rank*_trace.json"))) == 2
 

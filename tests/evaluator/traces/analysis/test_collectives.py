@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.traces.analysis.collectives import NoMatch, bandwidths, match, volume
@@ -230,6 +230,7 @@ def instances(found, numbers=None):
     }
 
 
+@settings(max_examples=40)
 @given(jobs(), st.lists(st.integers(-(10**12), 10**12), min_size=4, max_size=4))
 def test_clocks_of_ranks_match_nothing_else(calls, offsets):
     traces = job(*calls, steps=STEPS)
@@ -243,6 +244,7 @@ def test_clocks_of_ranks_match_nothing_else(calls, offsets):
     assert found.unmatched() == expected.unmatched()
 
 
+@settings(max_examples=40)
 @given(jobs(), st.permutations(range(4)))
 def test_how_ranks_are_numbered_does_not_matter(calls, order):
     def renamed(row):
@@ -257,6 +259,7 @@ def test_how_ranks_are_numbered_does_not_matter(calls, order):
     assert found.unmatched() == expected.unmatched()
 
 
+@settings(max_examples=40)
 @given(jobs(), st.randoms())
 def test_how_groups_are_numbered_does_not_matter(calls, random):
     traces = job(*calls, steps=STEPS)

@@ -60,11 +60,11 @@ def test_fields_are_kept_as_they_are_written(tmp_path):
 WHOLE = b'{"a":[{"b":1}],"traceEvents":[{"name":"x"},{"name":"y"}],"z":{"c":true}}'
 
 
-@pytest.mark.parametrize("length", range(len(WHOLE)))
-def test_a_text_that_ends_early_is_refused_where_it_ends(tmp_path, length):
-    file = opened(tmp_path, WHOLE[:length])
-    with pytest.raises(TraceError, match=r"at byte \d+ of the text"):
-        names_in(file)
+def test_a_text_that_ends_early_is_refused_where_it_ends(tmp_path):
+    for length in range(len(WHOLE)):
+        file = opened(tmp_path, WHOLE[:length])
+        with pytest.raises(TraceError, match=r"at byte \d+ of the text"):
+            names_in(file)
 
 
 def test_control_characters_in_strings_are_read_as_spaces_and_counted(tmp_path):

@@ -43,7 +43,7 @@ LAYOUTS = {
     "hsdp_ep2": {"dp_replicate": 2, "dp_shard": 2, "ep": 2},
     "ep2_pp2_split_backward": {"dp_shard": 2, "ep": 2, "pp": 2, **ZBV},
     "ep2_replicas_cp2": {"dp_replicate": 2, "cp": 2, "ep": 2, "micro_batch": 2},
-    "ep2_tp2": {"dp_shard": 2, "ep": 2, "tp": 2, "micro_batch": 2},
+    "ep2_tp2": {"dp_shard": 2, "ep": 2, "tp": 2, "micro_batch": 4},
 }
 SHARES = {"ddp": 1, "ep2": 2, "ep4": 4, "fsdp4_ep2": 4, "hsdp_ep2": 2}
 """How many ranks share the experts, where each holds those of all layers."""

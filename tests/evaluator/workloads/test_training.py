@@ -46,7 +46,7 @@ LAYOUTS = {
     "fsdp_tp": {
         "dp_shard": 2,
         "tp": 2,
-        "micro_batch": 4,
+        "micro_batch": 8,
         "sequence_parallel": False,
         "loss_parallel": False,
         "activation_checkpointing": "full",

@@ -66,13 +66,20 @@ class RepeatRunner:
         return without_replaced(self._launched(purpose, series), self.study.measure)
 
     def run_until(
-        self, count: int, purpose: Purpose, series: int, trials: Sequence[Trial], spare: int = 0
+        self,
+        count: int,
+        purpose: Purpose,
+        series: int,
+        trials: Sequence[Trial],
+        *,
+        spare: int = 0,
+        repeat_disturbed: bool = True,
     ) -> bool:
         """Launch until at least `count` rounds of all these trials count.
 
         Return False where the budget lacks launches for a round and `spare` others after it.
         """
-        while trials and self.rounds_done(purpose, series, trials) < count:
+        while trials and self.rounds_done(purpose, series, trials, repeat_disturbed) < count:
             missing = self._missing(purpose, series, trials)
             if self.launches_left < len(missing) + spare:
                 return False
@@ -97,11 +104,13 @@ class RepeatRunner:
         """Count the launches that the budget still allows."""
         return self.study.budget.launch_limit - launches_used(self.history, self.recorded)
 
-    def rounds_done(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
-        """Count the rounds of all these trials; those to repeat do not count."""
+    def rounds_done(
+        self, purpose: Purpose, series: int, trials: Sequence[Trial], repeat_disturbed: bool = True
+    ) -> int:
+        """Count the rounds of all these trials, without disturbed ones that are to be repeated."""
         ordinals = {trial.ordinal for trial in trials}
         rounds = self._by_round(purpose, series)
-        again = run_again(rounds)
+        again = run_again(rounds) if repeat_disturbed else ()
         return sum(ordinals <= _ordinals(rounds[n]) for n in rounds if n not in again)
 
     def _missing(
@@ -408,8 +417,8 @@ class ConfirmationPlan:
     def _race(self, challenger: Trial, history: History) -> None:
         """Race a trial that would lead by its single launch against the leader before it.
 
-        One that was slower under a load that the leader did not have may be better: its race
-        continues while it is ahead.
+        One that was slower while other work disturbed it may be better: its race continues while it
+        is ahead.
         """
         series = challenger.ordinal + 1
         leader = find_leader(
@@ -426,7 +435,7 @@ class ConfirmationPlan:
         if launch_of(challenger.outcome, self._scoring) is None:
             return
         leads = challenger.score.cost < leader.cost(incumbent)
-        if not leads and not self._is_unlike(challenger, incumbent):
+        if not leads and not is_disturbed(challenger.outcome):
             return
         launch_count = len(self.runner.recorded)
         least = least_rounds(Purpose.RACE, self._measure)
@@ -434,7 +443,12 @@ class ConfirmationPlan:
         spare = self._for_final() + remaining_launches(self.runner.study, history)
         for count in range(1, self._measure.race_rounds + 1):
             fits = self.runner.run_until(
-                count, Purpose.RACE, series, (challenger, incumbent), spare=spare
+                count,
+                Purpose.RACE,
+                series,
+                (challenger, incumbent),
+                spare=spare,
+                repeat_disturbed=leads,
             )
             race = judge_race(self._repeats, series, self._scoring, self._measure)
             broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
@@ -443,12 +457,6 @@ class ConfirmationPlan:
                 break
         if race is not None and len(self.runner.recorded) > launch_count:
             self.runner.trial_runner.observer.race_decided(race)
-
-    def _is_unlike(self, challenger: Trial, incumbent: Trial) -> bool:
-        """Whether the challenger was disturbed and most launches of the incumbent were not."""
-        again = (r for r in self._repeats if r.series <= challenger.ordinal)
-        known = [incumbent.outcome, *(r.outcome for r in again if r.ordinal == incumbent.ordinal)]
-        return is_disturbed(challenger.outcome) and 2 * sum(map(is_disturbed, known)) < len(known)
 
     def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
         """Return the finalists by successive halving: rounds double while entrants halve.

@@ -142,7 +142,8 @@ def not_ruled_out(
 ) -> Mapping[int, Speed]:
     """Return the measured trials outside `settled` whose interval reaches the winner's speed.
 
-    A speed without an interval has that of a single round; without known noise it is exact.
+    A speed without an interval has that of a single round; without known noise it is exact. A
+    launch that other work disturbed may have taken any time longer, so alone it rules nothing out.
     """
     speeds = RelativeSpeeds.of(leader.history, scoring, measure)
     by_chance = single_launch_ratio(leader.noise) if leader.noise else 1.0
@@ -151,7 +152,10 @@ def not_ruled_out(
         if trial.ordinal == winner or trial.ordinal in settled:
             continue
         speed = speeds.speed(trial.ordinal, winner)
-        if speed and (speed.high or speed.ratio * by_chance) > 1:
+        if speed is None:
+            continue
+        unknown = not speed.side_by_side and is_disturbed(trial.outcome)
+        if unknown or (speed.high or speed.ratio * by_chance) > 1:
             found[trial.ordinal] = speed
     return found
 

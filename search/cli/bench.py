@@ -149,19 +149,12 @@ def analyze(
     ],
     baseline: str | None = option(None, "Compare all others with this label.", metavar="LABEL"),
     outdir: Path = option(
-        Path("perf_results"), "Output folder for tables, plots and verdicts.", metavar="FOLDER"
+        Path("perf_results"), "Output folder for table, charts and verdicts.", metavar="FOLDER"
     ),
-    regression_threshold: float = option(
-        5.0, "Slower by more than this is a regression.", metavar="PERCENT"
-    ),
-    improvement_threshold: float = option(
-        5.0, "Faster by more than this is an improvement.", metavar="PERCENT"
+    threshold: float = option(
+        5.0, "A change of latency by more than this counts.", metavar="PERCENT"
     ),
     alpha: float = option(0.05, "Error rate of the verdicts.", metavar="SHARE"),
-    summary_only: bool = option(False, "Summarise each label without comparing."),
-    unreplicated: bool = option(
-        False, "Compare points with too few rounds by their plain difference."
-    ),
     fail_on_regression: bool = option(
         False,
         "Exit with status 3 if anything regressed or failed, with 5 if a point may be "
@@ -170,7 +163,7 @@ def analyze(
     allow_undecided: bool = option(False, "Let --fail-on-regression pass undecided points."),
     as_json: JsonOption = False,
 ) -> None:
-    """Summarise benchmark results, compare them with a baseline, and plot them.
+    """Compare benchmark results with a baseline, and plot them.
 
     Reads the CSV files of `cclsearch bench collectives` and of torchcomms. A point is a regression
     or an improvement if the shared rounds (equal RunId with LaunchId or Block) show a significant
@@ -189,13 +182,7 @@ def analyze(
                 folders=tuple(folders),
                 outdir=outdir,
                 baseline=baseline,
-                limits=Limits(
-                    regression_percent=regression_threshold,
-                    improvement_percent=improvement_threshold,
-                    alpha=alpha,
-                    unreplicated=unreplicated,
-                ),
-                summary_only=summary_only,
+                limits=Limits(percent=threshold, alpha=alpha),
                 fail_on_regression=fail_on_regression,
                 allow_undecided=allow_undecided,
                 warn=lambda text: typer.echo(f"warning: {text}", err=True),
@@ -205,34 +192,34 @@ def analyze(
     if as_json:
         typer.echo(json.dumps(analysis_facts(found), allow_nan=False))
     else:
-        _print(found, outdir, summary_only=summary_only)
+        _print(found, outdir)
     if found.exit_status == UNDECIDED:
         typer.echo(f"undecided: {undecided_words(found)}", err=True)
     if found.exit_status:
         raise typer.Exit(found.exit_status)
 
 
-def _print(found: "Analysis", outdir: Path, *, summary_only: bool) -> None:
+def _print(found: "Analysis", outdir: Path) -> None:
+    from search.collective_bench.analyze import differing_table, label_table
+    from search.views.terminal import print_blocks
+
     for results in found.results:
-        points = format_count(len(results.rows), "point")
-        typer.echo(f"{results.label}: {points} in {results.folder}")
+        typer.echo(
+            f"{results.label}: {format_count(len(results.rows), 'point')} in {results.folder}"
+        )
+        if found.baseline is None:
+            print_blocks((label_table(results),), spaced=True)
     for pair in found.pairs:
         counts = [f"{count} {standing}" for standing, count in pair.counts.items() if count]
         typer.echo(f"{pair.words}: {', '.join(counts)}")
+        differing = differing_table(pair)
+        if differing.rows:
+            print_blocks((differing,), spaced=True)
     for caveat in found.caveats:
         typer.echo(f"caveat: {caveat}")
     typer.echo(f"written: {outdir}")
-    typer.echo(f"start with {outdir / _first(found)}")
-    if found.baseline is None and len(found.results) > 1 and not summary_only:
+    if found.baseline is None and len(found.results) > 1:
         typer.echo("next: add --baseline LABEL to compare them")
-
-
-def _first(found: "Analysis") -> Path:
-    """Return the most informative file."""
-    if not found.pairs:
-        return Path(f"perf_summary_{found.results[0].label}.txt")
-    worst = max(found.pairs, key=lambda pair: pair.regression_count)
-    return Path(worst.name, "perf_regress.txt" if worst.regression_count else "perf_highlights.txt")
 
 
 @app.command(

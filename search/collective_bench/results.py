@@ -84,6 +84,12 @@ class DevicePoint(BenchPoint):
         return (*what, *how)
 
     @property
+    def name(self) -> str:
+        """What tables and files call its collective; the operation is named unless it is a sum."""
+        plain = self.operation in (ABSENT, "sum")
+        return self.collective if plain else f"{self.collective}_{self.operation}"
+
+    @property
     def variant(self) -> "DevicePoint":
         """The same for all sizes, which a curve is drawn through."""
         return replace(self, size_bytes=0)
@@ -157,23 +163,6 @@ def _centre(values: Sequence[float]) -> float:
     if len(values) == 1:
         return values[0]
     return statistics.geometric_mean(values) if min(values) > 0 else statistics.median(values)
-
-
-def base_names(points: Iterable[DevicePoint]) -> Mapping[tuple[str, str], str]:
-    """What tables and files call each collective with its operation.
-
-    The operation is named where it is not the usual sum, or where several were measured.
-    """
-    operations: dict[str, set[str]] = defaultdict(set)
-    for each in points:
-        operations[each.collective].add(each.operation)
-    return {
-        (collective, operation): collective
-        if operation == ABSENT or (operation == "sum" and len(measured) == 1)
-        else f"{collective}_{operation}"
-        for collective, measured in operations.items()
-        for operation in measured
-    }
 
 
 COLUMNS: Final = (*NEEDED, LEAST_LATENCY, MOST_LATENCY, BUS_BANDWIDTH)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from evaluator.timing.decision import (
     ROUNDING,
@@ -18,7 +18,7 @@ from evaluator.timing.decision import (
     detectable,
 )
 from records.errors import StudyError
-from search.collective_bench.results import DevicePoint, Figures, Results, base_names, by_point
+from search.collective_bench.results import DevicePoint, Figures, Results, by_point
 from search.compare.compare import ONCE, UNPAIRED, check_alpha, judge_points
 
 NOT_MATCHED: Final = "no_baseline_point"
@@ -51,65 +51,41 @@ class Standing(StrEnum):
 CLAIMS: Final = {Verdict.SLOW: Standing.REGRESSION, Verdict.FAST: Standing.IMPROVEMENT}
 
 
-class Evidence(StrEnum):
-    """What a standing rests on."""
-
-    ROUNDS = "rounds"
-    THRESHOLD = "threshold only"
-    NONE = "none"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """How much latency must change, in percent of the baseline's, and how sure that must be.
 
     Regressions and improvements of all points together are wrong in at most a share of `alpha`.
-    With `unreplicated`, what was measured too seldom to decide is judged by the bare change.
     """
 
-    regression_percent: float = 5.0
-    improvement_percent: float = 5.0
+    percent: float = 5.0
     alpha: float = 0.05
-    unreplicated: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.regression_percent < math.inf:
+        if not 0 <= self.percent < 100:
             raise StudyError(
-                f"--regression-threshold {self.regression_percent:g}: give a percentage of 0 or "
-                "more, as in --regression-threshold 5"
-            )
-        if not 0 <= self.improvement_percent < 100:
-            raise StudyError(
-                f"--improvement-threshold {self.improvement_percent:g}: give a percentage from 0 "
-                "to below 100, by which a latency can fall, as in --improvement-threshold 5"
+                f"--threshold {self.percent:g}: give a percentage from 0 to below 100, as in "
+                "--threshold 5"
             )
         check_alpha(self.alpha)
 
     @property
     def slower(self) -> DecisionRule:
         """When it is slower; a change of exactly the threshold is not, however floats round it."""
-        return self._rule(self.regression_percent / 100)
+        return self._rule(self.percent / 100)
 
     @property
     def passing_percent(self) -> float:
         """The slowdown that the interval of a point must exclude for a gate to pass it."""
-        return PASSING_FACTOR * self.regression_percent
+        return PASSING_FACTOR * self.percent
 
     @property
     def faster(self) -> DecisionRule:
         """When it is faster: the threshold is of the baseline, the margin of a rule of the less."""
-        return self._rule(self.improvement_percent / (100 - self.improvement_percent))
+        return self._rule(self.percent / (100 - self.percent))
 
     def _rule(self, margin: float) -> DecisionRule:
         return replace(ONCE, margin=margin + ROUNDING, alpha=self.alpha)
-
-    def by_threshold(self, change_percent: float) -> Standing:
-        """What the change alone would say."""
-        if change_percent < -(self.regression_percent + ROUNDING):
-            return Standing.REGRESSION
-        if change_percent > self.improvement_percent + ROUNDING:
-            return Standing.IMPROVEMENT
-        return Standing.NEUTRAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +97,6 @@ class PointVerdict:
 
     standing: Standing
     reason: str
-    evidence: Evidence = Evidence.NONE
-    decision: Verdict = Verdict.UNKNOWN
-    """What the comparison of rounds said."""
     latency_change: float | None = None
     latency_change_low: float | None = None
     latency_change_high: float | None = None
@@ -142,11 +115,6 @@ class PairVerdicts:
     own: Results
     base: Results
     points: Mapping[DevicePoint, PointVerdict]
-
-    @property
-    def name(self) -> str:
-        """What its files are called by."""
-        return f"{self.own.label}_vs_{self.base.label}"
 
     @property
     def words(self) -> str:
@@ -210,10 +178,6 @@ class PairVerdicts:
         )
         return max(ends, default=None)
 
-    def standing(self, standing: Standing) -> tuple[DevicePoint, ...]:
-        """The points that stand so, in order."""
-        return tuple(point for point, each in self.points.items() if each.standing is standing)
-
 
 def judge_pairs(
     labels: Sequence[Results], baseline: Results, limits: Limits
@@ -267,29 +231,17 @@ def _verdict(
     plain = PointVerdict(
         standing=Standing.NEUTRAL,
         reason=found.reason,
-        decision=found.verdict,
         latency_change=change,
         bandwidth_change=_bandwidth_change(point, base, own),
         round_count=found.round_count,
         is_undecided=True,
     )
     if found.ratio is None or found.ratio_low is None or found.ratio_high is None:
-        if not (limits.unreplicated and found.reason in TOO_FEW):
-            return plain
-        standing = limits.by_threshold(change)
-        where = "within" if standing is Standing.NEUTRAL else "beyond"
-        return replace(
-            plain,
-            standing=standing,
-            reason=f"{where}_threshold",
-            evidence=Evidence.THRESHOLD,
-            is_undecided=False,
-        )
+        return plain
     standing = CLAIMS.get(found.verdict, Standing.NEUTRAL)
     return replace(
         plain,
         standing=standing,
-        evidence=Evidence.ROUNDS,
         latency_change=100 * (1 - found.ratio),
         latency_change_low=100 * (1 - found.ratio_high),
         latency_change_high=100 * (1 - found.ratio_low),
@@ -329,7 +281,6 @@ def _bandwidth_change(point: DevicePoint, base: Figures, own: Figures) -> float 
 
 
 REGRESSED, UNDECIDED = 3, 5
-Names: TypeAlias = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +294,6 @@ class AnalysisOptions:
     outdir: Path
     baseline: str | None = None
     limits: Limits = field(default_factory=Limits)
-    summary_only: bool = False
     fail_on_regression: bool = False
     allow_undecided: bool = False
     warn: Callable[[str], None] = lambda _: None
@@ -382,11 +332,6 @@ class Analysis:
         if self.regression_count or any(pair.broken for pair in self.pairs):
             return REGRESSED
         return UNDECIDED if self.open_count and not self.options.allow_undecided else 0
-
-    @property
-    def names(self) -> Names:
-        """What each collective with its operation is called in tables and files."""
-        return base_names(point for results in self.results for point in results.rows)
 
     def points(self) -> Iterator[DevicePoint]:
         """Every point of any label, by collective and size."""

@@ -1,4 +1,4 @@
-"""Points are judged by rounds that sides share; without those only where that is asked."""
+"""Points are judged by rounds that sides share, and by nothing else."""
 
 import math
 import random
@@ -11,7 +11,7 @@ from evaluator.bus_bandwidth import bandwidth
 from evaluator.timing.decision import LOST_AMONG_MANY
 from evaluator.workloads.collectives.operations import Collective
 from records.errors import StudyError
-from search.collective_bench.verdicts import ONE_DEFINITION, Evidence, Limits, Standing
+from search.collective_bench.verdicts import ONE_DEFINITION, Limits, Standing
 from tests.search.collective_bench.conftest import STEADY
 
 LATENCIES = st.floats(0.01, 1e9)
@@ -23,56 +23,42 @@ def only(verdicts):
 
 
 UNSTEADY = (0.6, 1.5, 0.8, 1.3, 0.7, 1.4)
-ROUNDS, BARE, NONE = Evidence.ROUNDS, Evidence.THRESHOLD, Evidence.NONE
 
 
 @pytest.mark.parametrize(
-    ("latency", "factors", "limits", "standing", "reason", "evidence"),
+    ("latency", "factors", "limits", "standing", "reason"),
     [
-        (12.0, STEADY, {}, "regression", "paired_interval_clears_band", ROUNDS),
-        (8.0, STEADY, {}, "improvement", "paired_interval_clears_band", ROUNDS),
-        (10.1, STEADY, {}, "neutral", "paired_interval_inside_band", ROUNDS),
-        (10.8, STEADY, {"regression_percent": 20}, "neutral", None, ROUNDS),
-        (9.2, STEADY, {"improvement_percent": 3}, "improvement", None, ROUNDS),
-        (12.0, UNSTEADY, {}, "neutral", "budget_exhausted", ROUNDS),
-        (12.0, UNSTEADY, {"unreplicated": True}, "neutral", "budget_exhausted", ROUNDS),
-        (20.0, (1.0,), {}, "neutral", "too_few_rounds", NONE),
-        (20.0, (1.0,) * 3, {}, "neutral", "too_few_rounds", NONE),
-        (20.0, (1.0,) * 3, {"unreplicated": True}, "regression", "beyond_threshold", BARE),
+        (12.0, STEADY, {}, "regression", "paired_interval_clears_band"),
+        (8.0, STEADY, {}, "improvement", "paired_interval_clears_band"),
+        (10.1, STEADY, {}, "neutral", "paired_interval_inside_band"),
+        (10.8, STEADY, {"percent": 20}, "neutral", None),
+        (9.2, STEADY, {"percent": 3}, "improvement", None),
+        (12.0, UNSTEADY, {}, "neutral", "budget_exhausted"),
+        (20.0, (1.0,), {}, "neutral", "too_few_rounds"),
+        (20.0, (1.0,) * 3, {}, "neutral", "too_few_rounds"),
     ],
 )
-def test_enough_steady_rounds_judge_and_the_bare_change_only_where_that_is_asked(
-    made, judged, latency, factors, limits, standing, reason, evidence
-):
+def test_enough_steady_rounds_judge(made, judged, latency, factors, limits, standing, reason):
     sides = made.rounds(10.0, (1.0,) * len(factors)), made.rounds(latency, factors)
 
     verdict = only(judged(*sides, **limits))
 
-    assert (verdict.standing, verdict.evidence) == (standing, evidence)
+    assert verdict.standing == standing
     assert verdict.reason == (reason or verdict.reason)
     assert verdict.round_count == len(factors)
     assert (verdict.latency_change > 0) is (latency < 10)
     assert (verdict.bandwidth_change > 0) is (latency < 10)
-    if evidence is ROUNDS:
-        assert verdict.latency_change_low <= verdict.latency_change <= verdict.latency_change_high
-    else:
+    if reason == "too_few_rounds":
         assert (verdict.latency_change_low, verdict.latency_change_high) == (None, None)
+    else:
+        assert verdict.latency_change_low <= verdict.latency_change <= verdict.latency_change_high
 
 
-@pytest.mark.parametrize(
-    ("count", "limits", "standing", "reason"),
-    [
-        (1, {}, "neutral", "one_sample"),
-        (2, {}, "neutral", "not_interleaved"),
-        (1, {"unreplicated": True}, "regression", "beyond_threshold"),
-    ],
-)
-def test_without_rounds_a_difference_is_told_and_not_judged_unless_that_is_asked(
-    made, judged, count, limits, standing, reason
-):
-    verdict = only(judged([made.row(10.0)] * count, [made.row(20.0)] * count, **limits))
+@pytest.mark.parametrize(("count", "reason"), [(1, "one_sample"), (2, "not_interleaved")])
+def test_without_rounds_a_difference_is_told_and_not_judged(made, judged, count, reason):
+    verdict = only(judged([made.row(10.0)] * count, [made.row(20.0)] * count))
 
-    assert (verdict.standing, verdict.reason) == (standing, reason)
+    assert (verdict.standing, verdict.reason) == ("neutral", reason)
     assert verdict.latency_change == pytest.approx(-100)
     assert (verdict.latency_change_low, verdict.latency_change_high) == (None, None)
 
@@ -89,11 +75,10 @@ def test_without_rounds_a_difference_is_told_and_not_judged_unless_that_is_asked
 )
 def test_just_the_threshold_is_neutral_and_just_beyond_is_not(made, judged, base, factor, standing):
     level = (1.0,) * 5
-    by_rounds = judged(made.rounds(base, level), made.rounds(base * factor, level))
-    by_threshold = judged([made.row(base)], [made.row(base * factor)], unreplicated=True)
 
-    assert only(by_rounds).standing is standing
-    assert only(by_threshold).standing is standing
+    pair = judged(made.rounds(base, level), made.rounds(base * factor, level))
+
+    assert only(pair).standing is standing
 
 
 @pytest.mark.parametrize(("slower", "regresses"), [(1.0, False), (1.25, True)])
@@ -148,7 +133,7 @@ def test_points_of_all_labels_are_corrected_together(made, analysed):
 def test_a_point_without_partner_is_absent_and_counts_for_nothing(made, judged, column, value):
     own = [made.row(10.0), made.row(50.0, **{column: value})]
 
-    pair = judged([made.row(10.0)], own, unreplicated=True)
+    pair = judged([made.row(10.0)], own)
 
     assert pair.counts[Standing.ABSENT] == 1
     assert (pair.judged_count, pair.missing) == (1, ())
@@ -158,7 +143,7 @@ def test_a_point_without_partner_is_absent_and_counts_for_nothing(made, judged, 
 
 @pytest.mark.parametrize("latency", [0.0, -1.0])
 def test_a_latency_that_is_none_is_not_compared(made, judged, latency):
-    verdict = only(judged([made.row(latency)], [made.row(10.0)], unreplicated=True))
+    verdict = only(judged([made.row(latency)], [made.row(10.0)]))
 
     assert (verdict.standing, verdict.reason) == (Standing.ABSENT, "bad_time")
 
@@ -187,11 +172,9 @@ def test_collectives_of_one_definition_have_one_bandwidth(collective):
 @pytest.mark.parametrize(
     "limits",
     [
-        {"regression_percent": -1.0},
-        {"regression_percent": float("nan")},
-        {"regression_percent": float("inf")},
-        {"improvement_percent": 100.0},
-        {"improvement_percent": float("nan")},
+        {"percent": -1.0},
+        {"percent": float("nan")},
+        {"percent": 100.0},
         {"alpha": 0.0},
         {"alpha": 0.5},
     ],
@@ -208,12 +191,11 @@ def test_limits_that_mean_nothing_are_refused(limits):
 def test_changes_have_the_sign_of_better(made, judged, base, own):
     assume(abs(base - own) > 1e-6 * base)
 
-    verdict = only(judged([made.row(base)], [made.row(own)], unreplicated=True))
+    verdict = only(judged([made.row(base)], [made.row(own)]))
 
     assert (verdict.latency_change > 0) is (own < base)
     assert (verdict.bandwidth_change > 0) is (own < base)
     assert verdict.latency_change < 100
-    assert verdict.standing is not (Standing.IMPROVEMENT if own > base else Standing.REGRESSION)
 
 
 @settings(

@@ -28,7 +28,7 @@ from search.study.study_file import builtin_study, read_study_file
 
 HERE = Path(__file__).parent
 BUILTIN_DATA = HERE / "data" / "landscape.jsonl"
-BUILTIN_OUT = HERE / "landscapes" / "builtin_cpu.json"
+BUILTIN_OUT = HERE.parent / "search" / "strategy_bench" / "measured" / "builtin-cpu.json"
 ABOUT = "Every valid configuration, each launched {launches} times in shuffled rounds: {machine}."
 
 

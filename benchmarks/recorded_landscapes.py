@@ -7,11 +7,13 @@ to another configuration, and knobs without an effect.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 from recorded_searches import DEAD_KNOB, LOOSE, RecordedWork, SearchRow, rows_of
 
+from evaluator.recipes.catalog import recipe_of
 from policies.space import Space
 from records.codec import from_document
 from records.study import (
@@ -23,11 +25,12 @@ from records.study import (
     Link,
     Objective,
     SearchSpace,
+    Study,
     Value,
 )
 from records.trial import Config, FailureKind
 from records.workload import Workload, known_model
-from search.strategy_bench.landscape import Entry, Fault, Landscape, with_estimates
+from search.strategy_bench.landscape import Entry, Fault, Landscape, study_of, with_estimates
 from search.strategy_bench.recorded import Result, entry_of, without
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
@@ -187,7 +190,28 @@ def _of_trials(source: Source, trials: Iterable[SearchRow]) -> Landscape:
         seed=source.seed,
         entries=tuple(valid),
     )
-    return with_estimates(landscape, source.real_batch)
+    return with_estimates_of_equal_work(landscape, source.real_batch)
+
+
+def with_estimates_of_equal_work(
+    landscape: Landscape, batch_of: Callable[[Config], int]
+) -> Landscape:
+    """The landscape with estimates for the sequences of a real step, scaled to its own batch."""
+    own = landscape.workload.global_batch
+
+    @cache
+    def study_at(batch: int) -> Study:
+        workload = replace(landscape.workload, global_batch=batch)
+        return study_of(replace(landscape, workload=workload))
+
+    def estimate(config: Config) -> Mapping[str, float] | None:
+        batch = batch_of(config)
+        study = study_at(batch)
+        parts = recipe_of(study).estimate(study, config) or {}
+        return {part: float(f"{s * own / batch:.4g}") for part, s in parts.items()} or None
+
+    entries = (replace(each, estimate=estimate(Config(each.config))) for each in landscape.entries)
+    return replace(landscape, entries=tuple(entries))
 
 
 def _of_simulations(rows: Iterable[Simulation]) -> Iterator[Landscape]:

@@ -1,7 +1,7 @@
 """How many trials each search strategy needs on landscapes of which every point is known.
 
-Measured ones (`landscapes/` beside this, see `measured_landscapes.py`), recorded ones where their
-folder is, and generated ones whose seeds nothing was tuned on. The terms are those of `cclsearch
+Measured ones (see `measured_landscapes.py`), recorded ones where their folder is, and generated
+ones whose seeds nothing was tuned on (`generated_landscapes.py`). The terms are those of `cclsearch
 bench search`. Told at the end are the ratios of the median trials to a hit of the hybrid strategy
 to those of TPE and of coordinate descent.
 
@@ -13,6 +13,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from generated_landscapes import generate_landscape
 from recorded_landscapes import recorded_landscapes
 
 from records.errors import StudyError
@@ -26,11 +27,10 @@ from search.strategy_bench.comparison import (
     write,
 )
 from search.strategy_bench.landscape import Landscape
-from search.strategy_bench.run import landscapes_of
+from search.strategy_bench.run import MEASURED, landscapes_of
 from search.views.terminal import print_document
 
 HERE = Path(__file__).parent
-MEASURED = ("builtin_cpu.json", "mpi_all_reduce.json")
 RECORDED = HERE.parent.parent / "shared" / "data"
 GENERATED = (
     "generated:small-101",
@@ -69,12 +69,12 @@ def main() -> None:
 
 
 def landscapes(recorded: Path) -> list[Landscape]:
-    found = [*landscapes_of([str(HERE / "landscapes" / name) for name in MEASURED])]
+    found = [*landscapes_of(MEASURED)]
     try:
         found += recorded_landscapes(recorded)
     except StudyError as error:
         print(f"left out: {error}", file=sys.stderr)
-    return [*found, *landscapes_of(GENERATED)]
+    return [*found, *map(generate_landscape, GENERATED)]
 
 
 def tell(landscape: str, strategy: str, done: int, count: int) -> None:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from records.codec import to_json
 from records.errors import StudyError
-from records.study import Llm
 from search.cli.options import (
     JsonOption,
     StoreOption,
@@ -40,7 +39,6 @@ Ranks are started by this command, or by torchrun or mpirun:
   torchrun --nproc-per-node 4 --no-python cclsearch bench collectives all_reduce --c10d
   mpirun -n 4 cclsearch bench collectives all_reduce --mpi
 """
-EXAMPLES = ("generated:small-1", "generated:medium-1", "generated:medium-2-anonymous")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +249,7 @@ def mix(
 @app.command(
     epilog=examples(
         "cclsearch bench search",
-        "cclsearch bench search generated:7 my_landscape.json --strategies offline,tpe -o results",
-        "cclsearch bench search benchmarks/landscapes/builtin_cpu.json --seeds 50 --json",
+        "cclsearch bench search builtin-cpu my_landscape.json --strategies offline,tpe -o results",
         "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
     )
 )
@@ -260,13 +257,12 @@ def mix(
 def search(
     landscapes: list[str] | None = argument(
         None,
-        "Landscape file (docs/landscapes.md), generated:[small-|medium-|large-]SEED"
-        "[-anonymous], or study:ID for a recorded or imported study. "
-        "[default: three generated ones]",
+        "study:ID for a recorded or imported study, a landscape file (docs/landscapes.md), or "
+        "builtin-cpu or mpi-all-reduce, which were measured. [default: these two]",
         metavar="LANDSCAPE...",
     ),
     strategies: str | None = option(
-        None, "Strategies to compare. [default: all that need no LLM]", metavar="A,B"
+        None, "Strategies to compare, of those that need no LLM. [default: all]", metavar="A,B"
     ),
     seeds: int = option(20, "Searches per strategy.", metavar="N", min=1),
     trials: int = option(40, "Trials per search.", metavar="N", min=2),
@@ -277,15 +273,6 @@ def search(
         "seed",
         "Start at the landscape's seed, or at a random configuration.",
         metavar="seed|random",
-    ),
-    transcripts: Path | None = option(
-        None,
-        "For hybrid and llm: replay LLM responses from this folder; with "
-        "ANTHROPIC_API_KEY set, missing ones are requested and saved.",
-        metavar="FOLDER",
-    ),
-    model: str | None = option(
-        None, "Name of the LLM. [default: the studies' default]", metavar="NAME"
     ),
     outdir: Path | None = option(
         None, "Write results (JSON) and a chart to this folder.", "-o", "--outdir", metavar="FOLDER"
@@ -306,24 +293,20 @@ def search(
         strategies_of,
         write,
     )
-    from search.strategy_bench.run import Asking, landscapes_of
+    from search.strategy_bench.run import MEASURED, landscapes_of
     from search.views.terminal import print_document
 
     if start not in ("seed", "random"):
         raise StudyError(f"--start {start!r} is unknown; use seed or random")
-    asking = None
-    if transcripts is not None:
-        asking = Asking(transcripts=transcripts, llm=Llm() if model is None else Llm(model=model))
     console = Terminal(stderr=True)
     with console.status("starting") as line:
         found = compare(
-            landscapes_of(landscapes or EXAMPLES, store, lambda words: console.print(Text(words))),
-            strategies_of(strategies, asking),
+            landscapes_of(landscapes or MEASURED, store, lambda words: console.print(Text(words))),
+            strategies_of(strategies),
             seed_count=seeds,
             trial_count=trials,
             reach=parse_share(target, "--target"),
             start="random" if start == "random" else "seed",
-            asking=asking,
             done=lambda landscape, strategy, done, count: line.update(
                 Text(f"{done} of {count}: {strategy} on {landscape}")
             ),

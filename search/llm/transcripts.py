@@ -11,19 +11,16 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import takewhile
 from operator import eq
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from records.codec import from_json, to_json
-from records.errors import CclsearchError, CodecError, StoreError
-from records.files import read_text
+from records.codec import from_json
+from records.errors import CclsearchError, CodecError
 from records.llm_exchange import LlmExchange
 from records.study import digest
-from search.llm.client import Transport
 from search.llm.messages import Answer, Reply
 
 if TYPE_CHECKING:
-    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+    pass
 
 
 BEFORE_CHARS, AFTER_CHARS = 24, 48
@@ -105,9 +102,6 @@ class Diverged(CclsearchError):
         super().__init__(f"{words}; nearest is {whose}: {nearest.words}")
 
 
-MOST_BYTES = 64 << 20
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTurn:
     """A request with the answers to it; `trial` is None outside of a study."""
@@ -173,39 +167,6 @@ class TranscriptTransport:
         """Do nothing."""
 
 
-class TranscriptFolder:
-    """A folder with a file for each request; `live` answers other requests, which are then stored.
-
-    Temporary failures are not stored: the next run asks again. Raises `Diverged` for a request
-    that is not stored when there is no `live` transport.
-    """
-
-    def __init__(self, folder: Path, live: Transport | None = None) -> None:
-        self._folder = folder
-        self._live = live
-
-    def send(self, body: "MessageCreateParamsNonStreaming") -> tuple[Answer, ...]:
-        """Return the answers to a request, from the folder if they are stored."""
-        path = self._folder / f"{digest(canonical(body))}.json"
-        if path.is_file():
-            return _read(path).answers
-        if self._live is None:
-            raise Diverged(body, [_read(found) for found in sorted(self._folder.glob("*.json"))])
-        answers = self._live.send(body)
-        if answers and not answers[-1].passing:
-            _write(path, RecordedTurn(body=body, answers=answers))
-        return answers
-
-    def count_tokens(self, body: "MessageCreateParamsNonStreaming") -> int | None:
-        """Return the count of the live transport, if there is one."""
-        return None if self._live is None else self._live.count_tokens(body)
-
-    def close(self) -> None:
-        """Close the live transport."""
-        if self._live is not None:
-            self._live.close()
-
-
 def _input_tokens(answer: Answer) -> int | None:
     try:
         billed = from_json(Reply, answer.text).billed
@@ -227,22 +188,3 @@ class _Row:
     @property
     def answer(self) -> Answer:
         return Answer(text=self.body, status=self.status, retry_after_s=self.retry_after_s)
-
-
-def _read(path: Path) -> RecordedTurn:
-    try:
-        return from_json(RecordedTurn, read_text(path, MOST_BYTES))
-    except (OSError, UnicodeDecodeError, CodecError) as error:
-        raise StoreError(
-            f"{path} is not a transcript: {error}; delete it to ask the model again"
-        ) from error
-
-
-def _write(path: Path, turn: RecordedTurn) -> None:
-    partial = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(to_json(turn, indent=1), encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        raise StoreError(f"cannot store the transcript {path}: {error.strerror}") from error

@@ -18,10 +18,9 @@ from scipy import stats
 
 from records.codec import to_json
 from records.errors import CclsearchError, StudyError, suggestion
-from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
-from search.strategy_bench.run import Asking, Done, Run, Start, Terms, run_all
+from search.strategy_bench.run import Done, Run, Start, Terms, run_all
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.document import (
     Document,
@@ -399,13 +398,12 @@ def compare(
     trial_count: int,
     reach: float,
     start: Start = "seed",
-    asking: Asking | None = None,
     done: Done = lambda *_: None,
 ) -> Comparison:
     """Search every landscape with every strategy from every seed."""
     grounds = [Ground(landscape) for landscape in landscapes]
     seeds = tuple(range(seed_count))
-    terms = Terms(seeds=seeds, trial_count=trial_count, start=start, asking=asking)
+    terms = Terms(seeds=seeds, trial_count=trial_count, start=start)
     runs = run_all(landscapes, strategies, terms, done=done)
     return Comparison(
         strategies=tuple(strategies),
@@ -420,21 +418,13 @@ def compare(
     )
 
 
-def strategies_of(words: str | None, asking: Asking | None = None) -> tuple[str, ...]:
-    """The strategies of a list with commas, all offline ones without one.
-
-    Those that query a model need `asking`.
-    """
+def strategies_of(words: str | None) -> tuple[str, ...]:
+    """The strategies of a list with commas, all without one; those that ask a model are none."""
     names = tuple(CHOOSERS) if words is None else tuple(dict.fromkeys(words.split(",")))
-    known = [*CHOOSERS, *MODEL_TURNS]
     for name in names:
-        if name not in known:
-            raise StudyError(f"strategy {name!r} cannot be benchmarked; {suggestion(name, known)}")
-        if name in MODEL_TURNS and asking is None:
-            raise StudyError(
-                f"strategy {name!r} asks a model: give --transcripts FOLDER, where "
-                "its responses are kept and found again"
-            )
+        if name not in CHOOSERS:
+            known = suggestion(name, [*CHOOSERS])
+            raise StudyError(f"strategy {name!r} cannot be benchmarked; {known}")
     return names
 
 

@@ -1,7 +1,4 @@
-"""Run every strategy on every landscape from every seed, in parallel processes.
-
-Strategies that query a model replay transcripts, or run live and record them.
-"""
+"""Run every strategy on every landscape from every seed, in parallel processes."""
 
 import os
 import statistics
@@ -15,8 +12,8 @@ from random import Random
 from time import perf_counter
 from typing import Final, Literal, TypeAlias
 
-from records.errors import CclsearchError, StudyError
-from records.study import Llm, Study
+from records.errors import StudyError
+from records.study import Study
 from records.trial import (
     Config,
     Failed,
@@ -29,23 +26,11 @@ from records.trial import (
     Trial,
 )
 from search import settings
-from search.compose import MODEL_TURNS
-from search.llm.client import LlmClient, Transport
-from search.llm.proposer import LlmProposer
-from search.llm.transcripts import TranscriptFolder
 from search.loop.races import config_of
 from search.strategies.base import Choice
 from search.strategies.catalog import chooser_named
-from search.strategies.offline import HybridChooser
-from search.strategy_bench.landscape import (
-    PREFIX,
-    Ground,
-    Landscape,
-    generate_landscape,
-    read_landscape,
-)
+from search.strategy_bench.landscape import Ground, Landscape, read_landscape
 from search.strategy_bench.recorded import study_landscape
-from search.study.spaces import prepare
 
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""
@@ -215,6 +200,8 @@ def _measured(ground: Ground, value: float) -> Measured:
 
 
 STORED: Final = "study:"
+MEASURED: Final = ("builtin-cpu", "mpi-all-reduce")
+"""The landscapes that come with cclsearch."""
 
 
 def landscapes_of(
@@ -224,8 +211,8 @@ def landscapes_of(
 ) -> tuple[Landscape, ...]:
     """The landscapes of these names; raises `StudyError` for one that is missing or named twice.
 
-    `generated:NAME` is drawn, `study:ID` is a study of the store, anything else is a file.
-    `report` receives what is left out.
+    A name of `MEASURED` is one that comes with cclsearch, `study:ID` is a study of the store,
+    anything else is a file. `report` receives what is left out.
     """
     found = [_landscape(words, store, report) for words in asked]
     names = [each.name for each in found]
@@ -242,51 +229,8 @@ def _landscape(words: str, store: Path | None, report: Callable[[str], None]) ->
         if found.words is not None:
             report(found.words)
         return found.landscape
-    return generate_landscape(words) if words.startswith(PREFIX) else read_landscape(Path(words))
-
-
-PLACEHOLDER_KEY = "no-key"
-"""What is sent with requests that only transcripts answer."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asking:
-    """Which model is asked, and the folder of what it answered; without a key nothing else is."""
-
-    transcripts: Path
-    llm: Llm = field(default_factory=Llm)
-
-    def choose(self, strategy: str, ground: Ground) -> Choose:
-        """Return what the strategy of this name chooses on a landscape."""
-        reached, live = self._reached()
-        prepared = prepare(ground.study, ground.space)
-        proposer = LlmProposer(
-            LlmClient(reached, TranscriptFolder(self.transcripts, live)),
-            prepared,
-            HybridChooser(ground.space, ground.estimate),
-            turns=MODEL_TURNS[strategy],
-        )
-
-        def choose(study: Study, history: History) -> Choice | None:
-            proposal = proposer.propose(study, history)
-            if proposal is None:
-                return None
-            config = prepared.decide(proposal.policy)
-            if isinstance(config, Failed):
-                raise CclsearchError(f"a policy that was judged sound is not: {config}")
-            return Choice(config=config, why=proposal.policy.rationale)
-
-        return choose
-
-    def _reached(self) -> tuple[settings.LlmSettings, Transport | None]:
-        if not settings.has_key():
-            key = settings.Secret(PLACEHOLDER_KEY)
-            return settings.settings_of(self.llm, key, self.llm.base_url), None
-        # Imported here: the SDK takes seconds to load, and transcripts do without.
-        from search.llm.transport import AnthropicTransport
-
-        reached = settings.llm_settings(self.llm)
-        return reached, AnthropicTransport(reached)
+    measured = Path(__file__).with_name("measured") / f"{words}.json"
+    return read_landscape(measured if words in MEASURED else Path(words))
 
 
 SEEDS_A_TASK = 5
@@ -305,8 +249,6 @@ class Terms:
     seeds: tuple[int, ...]
     trial_count: int
     start: Start = "seed"
-    asking: Asking | None = None
-    """How a model is asked, for strategies that ask one."""
 
 
 def run_all(
@@ -356,11 +298,7 @@ def _ended(
 def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
     """One run of a strategy on a landscape from each seed."""
     ground = Ground(landscape)
-    choose = (
-        terms.asking.choose(strategy, ground)
-        if terms.asking is not None and strategy in MODEL_TURNS
-        else chooser_named(strategy, ground.space, ground.estimate).choose
-    )
+    choose = chooser_named(strategy, ground.space, ground.estimate).choose
     return tuple(
         search(ground, strategy, choose, seed, terms.trial_count, _start(ground, seed, terms.start))
         for seed in terms.seeds

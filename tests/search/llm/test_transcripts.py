@@ -1,16 +1,14 @@
-"""Answers of a model by their requests: from exchanges on record, and from a folder."""
+"""Answers of a model by their requests, from exchanges on record."""
 
 import json
 
 import pytest
 
-from records.errors import StoreError
 from records.llm_exchange import LlmExchange, TokenUsage
 from search.llm.messages import Answer
 from search.llm.transcripts import (
     Diverged,
     RecordedTurn,
-    TranscriptFolder,
     TranscriptTransport,
     canonical,
     difference,
@@ -18,7 +16,7 @@ from search.llm.transcripts import (
 )
 
 GOOD, LATER = Answer(text="{}", status=200), Answer(text="[]", status=200)
-BUSY, GONE = Answer(text="busy", status=529), Answer(text="no route")
+BUSY = Answer(text="busy", status=529)
 
 
 def body(text, **more):
@@ -43,20 +41,6 @@ def exchange(request, *rows):
 
 def row(answer, **more):
     return {"form": "forced", "status": answer.status, "body": answer.text, **more}
-
-
-class Live:
-    """A provider that answers each request with the next of its answers."""
-
-    def __init__(self, *answers):
-        self.answers = list(answers)
-        self.closed = False
-
-    def send(self, _body):
-        return (self.answers.pop(0),)
-
-    def close(self):
-        self.closed = True
 
 
 def test_equal_requests_are_one_whatever_the_order_of_their_keys():
@@ -118,43 +102,3 @@ def test_the_excerpt_of_a_long_text_is_around_the_difference():
 
     assert told.startswith('a differs from character 500: requested "...xxx')
     assert len(told) < 300
-
-
-def test_a_folder_is_asked_before_the_provider(tmp_path):
-    live = Live(GOOD)
-    TranscriptFolder(tmp_path, live).send(body("a"))
-
-    assert TranscriptFolder(tmp_path).send(body("a")) == (GOOD,)
-    assert TranscriptFolder(tmp_path, live).send(body("a")) == (GOOD,)
-
-
-@pytest.mark.parametrize("passing", [BUSY, GONE])
-def test_what_the_provider_could_not_answer_for_now_is_asked_again(tmp_path, passing):
-    folder = TranscriptFolder(tmp_path / "new", Live(passing, GOOD))
-
-    assert [folder.send(body("a")) for _ in range(3)] == [(passing,), (GOOD,), (GOOD,)]
-
-
-def test_a_folder_without_a_provider_reports_the_first_difference(tmp_path):
-    TranscriptFolder(tmp_path, Live(GOOD)).send(body("aa"))
-
-    with pytest.raises(Diverged, match="nearest is a request: "):
-        TranscriptFolder(tmp_path).send(body("ab"))
-
-
-def test_a_broken_transcript_is_named(tmp_path):
-    folder = TranscriptFolder(tmp_path, Live(GOOD))
-    folder.send(body("a"))
-    (path,) = tmp_path.glob("*.json")
-    path.write_text("{", encoding="utf-8")
-
-    with pytest.raises(StoreError, match=f"{path.name} is not a transcript"):
-        folder.send(body("a"))
-
-
-def test_closing_a_folder_closes_what_is_behind_it(tmp_path):
-    live = Live()
-
-    TranscriptFolder(tmp_path, live).close()
-
-    assert live.closed

@@ -156,7 +156,7 @@ def test_json_on_stdout_is_one_document(bench):
         (("--target", "5 percent"), "--target '5 percent' is not a share"),
         (("--target", "nan"), "--target 'nan' is not a share"),
         (("--start", "middle"), "--start 'middle' is unknown; use seed or random"),
-        (("generated:0x",), "'generated:0x' is not a generated landscape"),
+        (("--strategies", "hybrid"), "strategy 'hybrid' cannot be benchmarked"),
         (("nowhere.json",), "nowhere.json: cannot be read"),
     ],
 )

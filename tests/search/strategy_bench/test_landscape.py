@@ -1,8 +1,7 @@
-"""Landscapes that are read, drawn, renamed, recorded: what comes back, and what is wrong."""
+"""Landscapes that are read and recorded: what comes back, and what is wrong."""
 
 import importlib
 import json
-import math
 from pathlib import Path
 
 import pytest
@@ -10,8 +9,8 @@ import pytest
 from records.codec import to_json
 from records.errors import StudyError
 from records.trial import Config, Failed, FailureKind
-from search.strategy_bench.landscape import Ground, generate_landscape, read_landscape
-from search.strategy_bench.run import landscapes_of
+from search.strategy_bench.landscape import Ground, read_landscape
+from search.strategy_bench.run import MEASURED, landscapes_of
 
 SHARED = Path(__file__).parents[4] / "shared" / "data"
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
@@ -133,42 +132,6 @@ def test_the_documented_example_is_a_landscape(landscape_file, request):
     assert len(ground.space.feasible) == 3
 
 
-def test_a_generated_landscape_is_the_same_again_and_another_seed_is_not():
-    assert generate_landscape("generated:small-3") == generate_landscape("generated:small-3")
-    assert generate_landscape("generated:small-3") != generate_landscape("generated:small-4")
-
-
-@pytest.mark.parametrize(("name", "least", "most"), [("small-5", 120, 200), ("5", 450, 700)])
-def test_a_generated_landscape_has_a_memory_cliff_and_all_ranks_at_work(name, least, most):
-    landscape = generate_landscape(f"generated:{name}")
-    ground = Ground(landscape)
-    faults = [entry.failure for entry in landscape.entries if entry.failure]
-    assert least <= len(landscape.entries) <= most
-    assert 0.1 < len(faults) / len(landscape.entries) < 0.5
-    assert {fault.kind for fault in faults} == {FailureKind.OUT_OF_MEMORY}
-    assert 0 < len(ground.targets(0.05)) < 0.1 * len(landscape.entries)
-    degrees = ("tp", "pp", "dp_shard", "dp_replicate")
-    ranks = {math.prod(entry.config.get(d, 1) for d in degrees) for entry in landscape.entries}
-    assert ranks == {landscape.environment.world_size}
-
-
-def test_without_names_the_landscape_is_the_same_but_says_nothing():
-    named, bare = (
-        generate_landscape("generated:medium-5"),
-        generate_landscape("generated:5-anonymous"),
-    )
-    assert [entry.samples for entry in bare.entries] == [entry.samples for entry in named.entries]
-    words = str([bare.space, bare.seed, bare.entries])
-    assert not any(word in words for word in ("tp", "micro", "selective", "1f1b", "GiB", "compute"))
-    assert len(Ground(bare).space.feasible) == len(named.entries)
-
-
-@pytest.mark.parametrize("name", ["generated:", "generated:huge-1", "generated:-1", "generated:x"])
-def test_a_name_that_generates_nothing_is_refused(name):
-    with pytest.raises(StudyError, match="is not a generated landscape; write generated:SEED"):
-        landscapes_of([name])
-
-
 @pytest.mark.skipif(not SHARED.exists(), reason="the recorded searches are not here")
 def test_the_recorded_searches_give_landscapes_of_what_was_really_launched(monkeypatch):
     monkeypatch.syspath_prepend(BENCHMARKS)
@@ -188,7 +151,7 @@ def test_the_recorded_searches_give_landscapes_of_what_was_really_launched(monke
     assert found["ccl-torchtitan-llama-8b"].best == 1.499781809
 
 
-@pytest.mark.parametrize("name", ["builtin_cpu", "mpi_all_reduce"])
-def test_the_measured_landscapes_are_complete(name):
-    ground = Ground(read_landscape(BENCHMARKS / "landscapes" / f"{name}.json"))
-    assert len(ground.space.feasible) == len(ground.landscape.entries) >= 40
+def test_the_landscapes_that_come_along_are_complete():
+    for ground in map(Ground, landscapes_of(MEASURED)):
+        assert len(ground.space.feasible) == len(ground.landscape.entries) >= 40
+        assert 0 < len(ground.targets(0.05)) < 0.1 * len(ground.landscape.entries)

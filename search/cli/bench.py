@@ -249,7 +249,7 @@ def mix(
 @app.command(
     epilog=examples(
         "cclsearch bench search",
-        "cclsearch bench search builtin-cpu my_landscape.json --strategies offline,tpe -o results",
+        "cclsearch bench search builtin-cpu my_landscape.json --strategies offline,tpe",
         "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
     )
 )
@@ -274,9 +274,6 @@ def search(
         "Start at the landscape's seed, or at a random configuration.",
         metavar="seed|random",
     ),
-    outdir: Path | None = option(
-        None, "Write results (JSON) and a chart to this folder.", "-o", "--outdir", metavar="FOLDER"
-    ),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -291,7 +288,6 @@ def search(
         compare,
         comparison_document,
         strategies_of,
-        write,
     )
     from search.strategy_bench.run import MEASURED, landscapes_of
     from search.views.terminal import print_document
@@ -311,12 +307,7 @@ def search(
                 Text(f"{done} of {count}: {strategy} on {landscape}")
             ),
         )
-        written = () if outdir is None else write(found, outdir)
     if as_json:
         typer.echo(to_json(found))
     else:
         print_document(comparison_document(found))
-        for path in written:
-            typer.echo(f"written: {path}")
-        if not written:
-            typer.echo("next: add -o FOLDER for the JSON and the picture")

@@ -1,4 +1,4 @@
-"""Compare strategies on landscapes: statistics, tables, a picture and a JSON document.
+"""Compare strategies on landscapes: statistics and tables.
 
 A hit is the first trial after which the incumbent is within reach of the best. A run without a hit
 is a miss: it counts with all its trials, and ranks behind every hit.
@@ -6,9 +6,7 @@ is a miss: it counts with all its trials, and ranks behind every hit.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain, cycle
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, TypeAlias
 
@@ -16,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from records.codec import to_json
-from records.errors import CclsearchError, StudyError, suggestion
+from records.errors import StudyError, suggestion
 from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Done, Run, Start, Terms, run_all
-from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.document import (
     Document,
     Facts,
@@ -31,7 +27,6 @@ from search.views.document import (
     TableRow,
     number,
 )
-from search.views.svg import ChartAxis, standalone
 
 MARKS: Final = (5, 10, 15, 30)
 """Trials after which success rates are reported."""
@@ -314,68 +309,8 @@ def _table(report: Report, found: "Comparison") -> Table:
     return Table(about="", headings=HEADINGS, rows=tuple(rows))
 
 
-LEAST_PERCENT: Final = 0.1
-"""What the logarithmic axis shows of no regret at all."""
-
-
-def draw(reports: Sequence[Report], *, reach: float) -> str:
-    """Draw all reports: of each landscape the regret by trials, and the success rates."""
-    names = dict.fromkeys(each.strategy for report in reports for each in report.summaries)
-    kinds = dict(zip(names, cycle(f"tone{number}" for number in range(TONES)), strict=False))
-    panels = chain.from_iterable(
-        (_regret(report, kinds, reach), _success(report, kinds)) for report in reports
-    )
-    return xy_chart(*panels, title="Search efficiency")
-
-
-def _regret(report: Report, kinds: Mapping[str, str], reach: float) -> Panel:
-    lines: list[Series] = []
-    for name, points in ((each.strategy, _percents(each.regret)) for each in report.summaries):
-        kind, line = kinds[name], [replace(point, y_ends=None) for point in points]
-        lines.insert(0, Series(name="", kind=kind, points=points, shape=None, path="band"))
-        lines.append(
-            Series(name=name, kind=kind, points=line, shape=None, path="line", tip=f"{name}, mean")
-        )
-    ends = [Point(x=x, y=100 * reach) for x in (1, max(len(each.points) for each in lines))]
-    lines.append(Series(name="within reach", kind="plain", points=ends, shape=None, path="line"))
-    return Panel(
-        series=lines,
-        x=ChartAxis(label="trial", kind="linear"),
-        y=ChartAxis(label="% above the best, with quartiles", kind="log"),
-        heading=f"{report.landscape}: {report.size} configurations, {report.target_count} targets",
-    )
-
-
-def _percents(curve: Curve) -> list[Point]:
-    """Mean and quartiles after each trial from which on all searches had measured anything."""
-    points = []
-    for trial, shares in enumerate(zip(curve.mean, curve.low, curve.high, strict=True), start=1):
-        known = [max(100 * share, LEAST_PERCENT) for share in shares if share is not None]
-        if len(known) == len(shares):
-            points.append(Point(x=trial, y=known[0], y_ends=(known[1], known[2])))
-    return points
-
-
-def _success(report: Report, kinds: Mapping[str, str]) -> Panel:
-    series = []
-    for summary in report.summaries:
-        points = [
-            Point(x=mark, y=100 * share, tip=f"{summary.strategy}: {100 * share:.0f} % in {mark}")
-            for mark, share in summary.success.items()
-        ]
-        name = summary.strategy
-        series.append(Series(name=name, kind=kinds[name], points=points, path="line"))
-    return Panel(
-        series=series,
-        x=ChartAxis(label="trials", ticks=tuple((mark, str(mark)) for mark in MARKS)),
-        y=ChartAxis(label="% of searches within reach", kind="zero"),
-    )
-
-
 RIVALS: Final = ("tpe", "coordinate")
 """What the other strategies are paired with, seed by seed."""
-JSON_FILE: Final = "search_benchmark.json"
-PICTURE_FILE: Final = "search_benchmark.svg"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -426,16 +361,3 @@ def strategies_of(words: str | None) -> tuple[str, ...]:
             known = suggestion(name, [*CHOOSERS])
             raise StudyError(f"strategy {name!r} cannot be benchmarked; {known}")
     return names
-
-
-def write(comparison: Comparison, folder: Path) -> tuple[Path, Path]:
-    """Write the JSON document and the picture; return their paths."""
-    document, picture = folder / JSON_FILE, folder / PICTURE_FILE
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        document.write_text(to_json(comparison, indent=1) + "\n", encoding="utf-8")
-        drawn = draw(comparison.reports, reach=comparison.reach)
-        picture.write_text(standalone(drawn), encoding="utf-8")
-    except OSError as error:
-        raise CclsearchError(f"{folder}: cannot be written: {error}") from error
-    return document, picture

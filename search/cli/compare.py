@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from evaluator.timing.decision import Verdict
-from evaluator.timing.screening.estimate import PRESETS
 from records.errors import StudyError
 from search.cli.options import (
     JsonOption,
@@ -48,9 +47,6 @@ class TermOptions:
     alpha: float | None = option(
         None, "Error rate of a verdict. [default: the study's, or 0.05]", metavar="SHARE"
     )
-    preset: Literal["default", "strict", "permissive"] = option(
-        "default", "Thresholds for single launches: nvbench files and screening."
-    )
 
 
 @app.command(
@@ -71,6 +67,9 @@ def compare(
         None, "Exit with 3 if B is slower anywhere, with 5 if undecided."
     ),
     allow_undecided: bool = option(False, "Let --fail-on pass undecided comparisons."),
+    preset: Literal["default", "strict", "permissive"] = option(
+        "default", "For nvbench files: the thresholds of a verdict."
+    ),
     benchmarks: list[str] = option(
         [],
         "For nvbench files: only this benchmark. Repeatable.",
@@ -100,13 +99,22 @@ def compare(
     if not (a and b):
         raise StudyError("compare needs A and B, as in `cclsearch compare trial:0 best`")
     shown = Display(display)
-    limits = Terms(thresholds=PRESETS[terms.preset], margin=terms.margin, alpha=terms.alpha)
+    limits = Terms(margin=terms.margin, alpha=terms.alpha)
     reference, candidate = side(a, store), side(b, store)
     if isinstance(reference, NvbenchSide) and isinstance(candidate, NvbenchSide):
-        found = _nvbench(reference, candidate, benchmarks, axes, limits)
+        if limits != Terms():
+            raise StudyError(
+                "--margin and --alpha are for repeated launches; for nvbench files use --preset"
+            )
+        # Imported here: trials are compared without what reads nvbench files.
+        from evaluator.timing.nvbench.compare import Filters, compare_files
+        from evaluator.timing.screening.estimate import PRESETS
+
+        filters = Filters.of(benchmarks, axes)
+        found = compare_files(reference.path, candidate.path, filters, PRESETS[preset])
         counts = _print_nvbench(found, shown, as_json=as_json)
-    elif benchmarks or axes:
-        raise StudyError("-b and -a are only for nvbench files")
+    elif benchmarks or axes or preset != "default":
+        raise StudyError("-b, -a and --preset are only for nvbench files")
     else:
         compared = compare_sides(reference, candidate, limits)
         _print(compared, store, shown, as_json=as_json)
@@ -137,19 +145,6 @@ def _print(found: Comparisons, store: Path | None, display: Display, *, as_json:
         typer.echo(json.dumps(comparisons_facts(found), allow_nan=False))
     else:
         print_blocks(comparison_document(found, display).sections[0].blocks, spaced=True)
-
-
-def _nvbench(
-    a: NvbenchSide, b: NvbenchSide, benchmarks: Sequence[str], axes: Sequence[str], terms: Terms
-) -> "ComparedFiles":
-    if (terms.margin, terms.alpha) != (None, None):
-        raise StudyError(
-            "--margin and --alpha are for repeated launches; for nvbench files use --preset"
-        )
-    # Imported here: trials are compared without what reads nvbench files.
-    from evaluator.timing.nvbench.compare import Filters, compare_files
-
-    return compare_files(a.path, b.path, Filters.of(benchmarks, axes), terms.thresholds)
 
 
 def _print_nvbench(

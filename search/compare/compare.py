@@ -1,6 +1,6 @@
 """Compare two trials, benchmark CSV or timing files: a verdict for each quantity.
 
-A verdict needs interleaved launches of both sides; single launches only suggest one.
+A verdict needs interleaved launches of both sides.
 """
 
 import math
@@ -25,8 +25,6 @@ from evaluator.timing.decision import (
     spread,
     student_quantile,
 )
-from evaluator.timing.screening.decide import Judgement, judge
-from evaluator.timing.screening.estimate import Thresholds, summary_of
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from records.study import Study
@@ -64,7 +62,6 @@ def check_alpha(alpha: float) -> None:
 class Terms:
     """What counts as a difference; margin and alpha are those of the study where they are None."""
 
-    thresholds: Thresholds
     margin: float | None = None
     alpha: float | None = None
 
@@ -112,8 +109,7 @@ class Pair:
 class ComparisonRow:
     """A verdict on B against A, and what it was taken from; a side that failed has no reading.
 
-    `detail` explains the reason where its name alone does not. `screening` is what the steps of
-    one launch each suggest, which proves nothing.
+    `detail` explains the reason where its name alone does not.
     """
 
     name: str
@@ -122,7 +118,6 @@ class ComparisonRow:
     b: Reading | None = None
     pairs: tuple[Pair, ...] = ()
     detail: str | None = None
-    screening: Judgement | None = None
 
     @property
     def change(self) -> float | None:
@@ -242,11 +237,6 @@ def _unfit(name: str, a: Sequence[Measurement], b: Sequence[Measurement]) -> Com
     return _first_difference(name, _launch_facts(a), _launch_facts(b))
 
 
-def _screen(a_s: Sequence[float], b_s: Sequence[float], thresholds: Thresholds) -> Judgement:
-    """What the steps of one launch each say; nothing confirms them."""
-    return judge(summary_of(a_s), summary_of(b_s), thresholds, confirmation=False)
-
-
 def _launch_facts(launches: Sequence[Measurement]) -> dict[str, object]:
     """What must be the same: one value, or a list where launches of one side differ already."""
     return {
@@ -262,7 +252,7 @@ def compare_trials(a: TrialSide, b: TrialSide, terms: Terms) -> Comparisons:
     study = a.row.study
     objective = scoring_of(study).against(a.seed)
     rule = terms.over(claim_rule(study.measure))
-    found = _compare_trials(a, b, objective, rule, terms)
+    found = _compare_trials(a, b, objective, rule)
     return Comparisons(
         a=ComparisonSide(name=a.name, settings=_settings(a, b)),
         b=ComparisonSide(name=b.name, settings=_settings(b, a)),
@@ -303,7 +293,7 @@ def _trial_facts(side: TrialSide) -> dict[str, object]:
 
 
 def _compare_trials(
-    a: TrialSide, b: TrialSide, objective: Scoring, rule: DecisionRule, terms: Terms
+    a: TrialSide, b: TrialSide, objective: Scoring, rule: DecisionRule
 ) -> ComparisonRow:
     name, own = a.row.study.objective.expression, list[Measured]()
     for which, side in (("A", a), ("B", b)):
@@ -325,9 +315,6 @@ def _compare_trials(
         a=_trial_reading(a, objective, rule),
         b=_trial_reading(b, objective, rule),
         pairs=() if shared is None else shared.pairs(objective),
-        screening=_screen(
-            timings[0][0].slowest_rank_s, timings[1][0].slowest_rank_s, terms.thresholds
-        ),
     )
 
 
@@ -663,10 +650,7 @@ def compare_timings(a: TimingsSide, b: TimingsSide, terms: Terms) -> Comparisons
     if len(of_a) == len(of_b) == 1:
         of_b = dict(zip(of_a, of_b.values(), strict=True))
     judged = {
-        task: replace(
-            judge_replicates(task_words(task), _launches(timing), _launches(of_b[task]), rule),
-            screening=_screen(timing.times, of_b[task].times, terms.thresholds),
-        )
+        task: judge_replicates(task_words(task), _launches(timing), _launches(of_b[task]), rule)
         for task, timing in of_a.items()
         if task in of_b
     }

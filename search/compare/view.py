@@ -7,7 +7,6 @@ from itertools import takewhile
 from typing import Final
 
 from evaluator.timing.decision import Comparison, Verdict
-from evaluator.timing.screening.decide import Judgement
 from search.compare.compare import ComparisonRow, Comparisons, Reading
 from search.views.document import (
     Block,
@@ -177,16 +176,6 @@ def _line_facts(line: ComparisonRow, of: Comparisons) -> Mapping[str, object]:
         "a": asdict(line.a) if line.a else None,
         "b": asdict(line.b) if line.b else None,
         "rounds": [asdict(pair) for pair in line.pairs],
-        "screening": _screening_facts(line.screening) if line.screening else None,
-    }
-
-
-def _screening_facts(judgement: Judgement) -> Mapping[str, object]:
-    return {
-        "verdict": judgement.verdict,
-        "reason": judgement.reason,
-        "message": judgement.message,
-        "relative_change": judgement.change.relative if judgement.change else None,
     }
 
 
@@ -238,7 +227,7 @@ def _rounds(compared: ComparisonRow, of: Comparisons) -> Table:
 
 
 def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[tuple[str, str]]:
-    """What the rounds could have shown, and what the steps of single launches suggest."""
+    """What the rounds could have shown."""
     found = compared.comparison
     if found.detectable is not None and found.noise is not None:
         rounds = max(of.rule.max_rounds if of.rule.look_often else 0, found.round_count)
@@ -246,16 +235,6 @@ def _reach(compared: ComparisonRow, of: Comparisons) -> Iterator[tuple[str, str]
             "sensitivity",
             f"{rounds} rounds detect differences of {format_percent(found.detectable - 1)} in 80 % "
             f"of cases; the ratio of a round varies by {format_percent(found.noise)}",
-        )
-    if compared.screening is not None:
-        words = {
-            Verdict.FAST: "B looks faster",
-            Verdict.SLOW: "B looks slower",
-            Verdict.SAME: "they look the same",
-        }.get(compared.screening.verdict, "they do not show a difference")
-        yield (
-            "steps alone",
-            f"{words} ({compared.screening.message}); one launch of each, which proves nothing",
         )
 
 

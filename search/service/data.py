@@ -10,7 +10,6 @@ from threading import BoundedSemaphore, Lock
 from typing import BinaryIO, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from evaluator.metrics.base import Metric
-from evaluator.timing.screening.estimate import Thresholds
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -88,7 +87,7 @@ def disturbed_trials(
 
 def compare_recorded(a: TrialSide, b: TrialSide) -> Comparisons:
     """Judge trial B against trial A; raise `StudyError` where they are one trial."""
-    return compare_trials(a, b, Terms(thresholds=Thresholds()))
+    return compare_trials(a, b, Terms())
 
 
 class VersionedCache(Generic[T]):

@@ -282,15 +282,6 @@ class Round(BaseModel):
     b: float
 
 
-class Screening(BaseModel):
-    """The verdict of the steps of one launch each, which proves nothing; the change from and to."""
-
-    verdict: str
-    reason: str
-    message: str
-    relative_change: tuple[float, float] | None
-
-
 class ComparisonRow(BaseModel):
     """A verdict on B against A; a ratio is what B takes over what A takes, below 1 is better."""
 
@@ -307,7 +298,6 @@ class ComparisonRow(BaseModel):
     a: MeasuredValue | None
     b: MeasuredValue | None
     rounds: list[Round]
-    screening: Screening | None
 
 
 class Comparison(BaseModel):

@@ -71,8 +71,6 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         "",
         "sensitivity: 6 rounds detect differences of 1.1 % in 80 % of cases; the ratio of a round "
         "varies by 0.74 %",
-        "steps alone: B looks faster (the times lie 25 % apart; no clock rate was recorded that "
-        "could confirm it); one launch of each, which proves nothing",
         f"next: cclsearch trace diff {a} {b} --store {recorded}",
     ]
 
@@ -221,6 +219,7 @@ def refused(cclsearch, store, tmp_path):
         ("rows.csv rows.csv --alpha 0.5", "give 0.001 or more and less than 0.5"),
         ("rows.csv rows.csv --alpha nan", "give 0.001 or more and less than 0.5"),
         ("rows.csv rows.csv -b copy", "are only for nvbench files"),
+        ("rows.csv rows.csv --preset strict", "are only for nvbench files"),
         ("nvbench.json nvbench.json --margin 0.1", "for nvbench files use --preset"),
         ("nvbench.json nvbench.json -b none", "-b 'none' is in neither file"),
         ("rows.csv rows.csv --preset lax", "--preset"),

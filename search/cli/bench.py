@@ -99,16 +99,9 @@ def collectives(
     c10d_torchcomms: bool = option(False, "c10d, routed through torchcomms."),
     mpi: bool = option(False, "Short for --comm-adapter mpi."),
     sweep: SweepOptions,
-    window: Annotated[
-        str | None, typer.Option("--window", hidden=True, help="--sync-interval.")
-    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency and bandwidth of a collective over message sizes."""
-    if window is not None:
-        raise StudyError(
-            "there is no --window; --sync-interval N reads the clock after every N calls"
-        )
     # Imported here: it loads torch, which help does not need.
     from search.collective_bench.run import bench_collectives
 

@@ -5,7 +5,7 @@ import io
 import json
 import os
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, assert_never
@@ -182,16 +182,13 @@ class LeaderboardOptions:
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Output file. [default: print]"),
     ] = None
-    absent: Annotated[
-        bool, typer.Option("--absent", help="Explain empty cells below the table.")
-    ] = False
 
 
 @app.command(
     "leaderboard",
     epilog=examples(
         "cclsearch leaderboard",
-        "cclsearch leaderboard --workload llama-3 --absent",
+        "cclsearch leaderboard --workload llama-3",
         "cclsearch leaderboard --by tokens_per_s --metric mfu --metric peak_memory",
         "cclsearch leaderboard -o leaderboard.html",
     ),
@@ -259,9 +256,6 @@ def _print_text(board: Leaderboard, wanted: LeaderboardOptions, flag: str) -> No
             columns = columns[:TEXT_METRICS]
         typer.echo(f"{group.work.title}; {ranked_words(group)}")
         _print_group(group, columns, list(marks))
-        if wanted.absent:
-            for line in _absent_lines(group, columns):
-                typer.echo(line)
         typer.echo("")
     for place, (name, words) in enumerate(marks.items()):
         echo_wrapped(f"{letter_of(place)}: {name.replace('_', ' ')}: {words}")
@@ -295,14 +289,6 @@ def _group_table(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
         "marks": lambda each, _: mark_letters(each.submission, marks),
     }
     return board_table("", shown, [group], yielding=1).dense
-
-
-def _absent_lines(group: Group, columns: Sequence[Column]) -> Iterator[str]:
-    for each in group.ranked:
-        for column in columns:
-            reading = each.submission.readings.get(column.name)
-            if reading is not None and reading.absent is not None:
-                yield f"no {column.name} of {each.submission.name}: {reading.absent}"
 
 
 def _csv(board: Leaderboard) -> str:

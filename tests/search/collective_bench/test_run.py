@@ -70,7 +70,6 @@ def test_all_options_that_cannot_be_read_are_reported_with_2_and_where_help_is(b
         ("", "error: E-collective: collective '': known are all_reduce"),
         ("all_reduce --c10d --mpi", "E-comm-adapter: c10d and mpi are several adapters"),
         ("all_reduce --quiet", "E-quiet: --quiet without --csv would leave nothing"),
-        ("all_reduce --window 4", "--sync-interval"),
         (
             f"all_reduce {' '.join(SMALL)} --c10d --csv --output-dir mine",
             "error: mine/all_reduce.csv: has other columns than we write; give another folder with "

@@ -30,7 +30,6 @@ from search.leaderboard.ranking import (
 )
 from search.leaderboard.view import (
     AFTER,
-    ALL,
     BEFORE,
     RULE,
     ShownCell,
@@ -45,7 +44,6 @@ from search.leaderboard.view import (
     rank_cell,
     ranked_by,
     ranked_words,
-    short_heading,
 )
 from search.settings import open_store
 from search.transfer.tables import defused
@@ -284,7 +282,7 @@ def _group_table(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
     shown = {
         "#": rank_cell,
         "submission": BEFORE["submission"],
-        **metric_columns(columns, short_heading),
+        **metric_columns(columns),
         **{name: BEFORE[name] for name in ("interval", "launches")},
         "marks": lambda each, _: mark_letters(each.submission, marks),
     }
@@ -294,7 +292,7 @@ def _group_table(group: Group, columns: Sequence[Column], marks: Sequence[str]) 
 def _csv(board: Leaderboard) -> str:
     """Return one row per submission; an apostrophe disarms texts that a spreadsheet would run."""
     columns: dict[str, ShownCell] = {
-        "work": ALL["work"],
+        "work": lambda _, group: group.work.title,
         "ranked_by": lambda _, group: "" if group.by is None else group.by.name,
         "rank": rank_cell,
         "submission": BEFORE["submission"],

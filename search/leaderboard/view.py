@@ -35,12 +35,6 @@ ShownCell: TypeAlias = Callable[[Ranked, Group], Cell | str]
 """What a column shows of a submission in its group."""
 
 
-def short_heading(column: Column) -> str:
-    """Name, unit and direction."""
-    unit = f" {column.unit}" if column.unit and column.unit != BYTES else ""
-    return f"{column.name}{unit} {column.arrow}"
-
-
 def value_words(reading: Reading | None) -> str:
     """A value as a table shows it; empty where absent."""
     return "" if reading is None or reading.value is None else _amount(reading.value, reading.unit)
@@ -135,16 +129,7 @@ AFTER: Final[Mapping[str, ShownCell]] = {
     "settings": lambda each, _: code(each.submission.settings),
     "from": lambda each, _: each.submission.source,
 }
-ALL: Final[Mapping[str, ShownCell]] = {
-    "submission": BEFORE["submission"],
-    "work": lambda _, group: group.work.title,
-    "rank": rank_cell,
-    "by": lambda _, group: "" if group.by is None else group.by.heading,
-    "value": lambda each, group: _value(ranked_by(each, group)),
-    **{name: BEFORE[name] for name in ("launches", "marks")},
-    "machine": AFTER["machine"],
-}
-"""The columns that surround those of metrics, and those of the table of all submissions."""
+"""The columns that surround those of metrics."""
 
 
 def ranked_by(each: Ranked, group: Group) -> Reading | None:
@@ -153,7 +138,7 @@ def ranked_by(each: Ranked, group: Group) -> Reading | None:
 
 
 def metric_columns(
-    columns: Iterable[Column], heading: Callable[[Column], str]
+    columns: Iterable[Column], heading: Callable[[Column], str] = lambda column: column.heading
 ) -> dict[str, ShownCell]:
     """A column of values for each metric, under its heading."""
     return {heading(column): partial(_metric_cell, column) for column in columns}
@@ -165,7 +150,8 @@ def _name_cell(links: str, each: Ranked, _: Group) -> Cell:
 
 
 def _metric_cell(column: Column, each: Ranked, _: Group) -> Cell:
-    return _value(column.of(each.submission))
+    reading = column.of(each.submission)
+    return number(None if reading is None else reading.value, value_words(reading))
 
 
 def board_table(
@@ -191,13 +177,6 @@ def board_table(
 def leaderboard_page(board: Leaderboard) -> str:
     """The whole file."""
     count = sum(len(group.ranked) for group in board.groups)
-    about = "Every submission with what it is ranked by"
-    every = Section(
-        name="all",
-        heading="All submissions",
-        lead="Ranks are those within the same work.",
-        blocks=(board_table(about, ALL, board.groups),),
-    )
     sections = [
         group_section(place, group, board.columns) for place, group in enumerate(board.groups)
     ]
@@ -206,7 +185,7 @@ def leaderboard_page(board: Leaderboard) -> str:
             title="Leaderboard",
             lead=f"{count} submissions of {len(board.groups)} kinds of work. Only what did the "
             f"same work is ranked together; {RULE}.",
-            sections=(every, *sections, *about_sections(board)),
+            sections=(*sections, *about_sections(board)),
         )
     )
 
@@ -222,7 +201,7 @@ def group_section(
     headings: dict[str, ShownCell] = {
         "submission": partial(_name_cell, links),
         "rank": rank_cell,
-        **metric_columns(shown, lambda column: column.heading),
+        **metric_columns(shown),
         **{name: cell for name, cell in BEFORE.items() if name not in ("submission", "rank")},
         **AFTER,
     }
@@ -241,10 +220,6 @@ def group_section(
             *(Facts(lines=lines, summary=summary) for summary, lines in notes if lines),
         ),
     )
-
-
-def _value(reading: Reading | None) -> Cell:
-    return number(None if reading is None else reading.value, value_words(reading))
 
 
 def _absences(group: Group, columns: Sequence[Column]) -> tuple[tuple[str, str], ...]:

@@ -98,7 +98,10 @@ class SearchOptions:
         min=1,
     )
     max_wall: float | None = option(
-        None, "Start no new trial after this time. [default: no limit]", metavar="SECONDS", min=1
+        None,
+        "Time for the whole search: trials end while the final still has time. [default: no limit]",
+        metavar="SECONDS",
+        min=1,
     )
     model: ModelOption = None
     max_tokens: int | None = option(

@@ -5,7 +5,7 @@ Prices come from a dated table; a study may set others.
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -21,18 +21,48 @@ from records.trial import Failed, FailureKind, History, Repeat, Stage
 
 
 def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
-    """Return why the search should stop now, or None to continue."""
+    """Return why the search should stop now, or None to continue.
+
+    `elapsed_s` is when another trial and the final would end, see `TimeLimit`.
+    """
     if history.launched_count >= budget.trials:
         return f"all {budget.trials} trials are used"
     if used >= budget.launch_limit:
         return f"all {budget.launch_limit} launches are used"
     if budget.max_wall_s is not None and elapsed_s >= budget.max_wall_s:
-        return f"the time limit of {budget.max_wall_s:g} s is reached"
+        return f"the time limit of {budget.max_wall_s:g} s leaves no time for another trial"
     if (flat := launches_since_best(history)) >= budget.patience:
         return f"{flat} launches in a row brought no improvement"
     if (failed := failures_in_a_row(history)) >= budget.max_failures:
         return f"{failed} trials in a row failed"
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimit:
+    """When launches of this run would end, each expected to take the mean of those so far.
+
+    `launched_before` are the launches that were used when the run `started_s`, by its `clock`.
+    """
+
+    max_s: float | None
+    clock: Callable[[], float]
+    started_s: float
+    launched_before: int
+
+    def expected_s(self, used: int = 0, count: int = 0) -> float:
+        """Return the time of the run at which N more launches would end; without any, now.
+
+        What they take counts for at most half of the limit, so that a short one allows trials.
+        """
+        elapsed_s, made = self.clock() - self.started_s, used - self.launched_before
+        if self.max_s is None or made < 1:
+            return elapsed_s
+        return elapsed_s + min(count * elapsed_s / made, self.max_s / 2)
+
+    def allows(self, used: int = 0, count: int = 0) -> bool:
+        """Whether N more launches would end in time; without any, whether there is time left."""
+        return self.max_s is None or self.expected_s(used, count) < self.max_s
 
 
 SCRIPT_FAULTS = re.compile(

@@ -8,6 +8,7 @@ from records.codec import to_json
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
+    TimeLimit,
     exhausted_reason,
     launches_used,
     parallel_limit,
@@ -15,7 +16,7 @@ from search.loop.budget import (
     stop_reason,
 )
 from search.loop.ports import Proposal, Proposer
-from search.loop.races import ConfirmationPlan, RepeatRunner, in_contexts
+from search.loop.races import FINALISTS, ConfirmationPlan, RepeatRunner, in_contexts
 from search.loop.study_result import StudyResult, find
 from search.loop.trial import TrialRunner
 
@@ -29,18 +30,20 @@ class Search:
     proposer: Proposer
     clock: Callable[[], float] = time.monotonic
     capacity: Capacity = field(default_factory=Capacity)
+    has_time: Callable[[], bool] | None = None
+    """Whether the final may have another round; a replay answers as its record shows."""
 
     def run(self) -> StudyResult:
         """Run to the end of the budget; an interrupted study can be resumed."""
         runner, study = self.trial_runner, self.trial_runner.study
         store, study_id = runner.store, runner.study_id
-        started = self.clock()
         with store.lock(study_id):
             runner.clear()
             store.start_run(study_id, study)
             try:
-                reason = self._search(started)
-                launches = self._plan.conclude(has_time=lambda: not self._late(started))
+                limit = self._time_limit()
+                reason = self._search(limit)
+                launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
                 held_out = self._plan.hold_out()
             except BaseException:
                 store.update(study_id, status="interrupted")
@@ -54,7 +57,23 @@ class Search:
             store.update(study_id, status="finished", summary=to_json(finding))
         return finding
 
-    def _search(self, started: float) -> str:
+    def _time_limit(self) -> TimeLimit:
+        runner = self._plan.runner
+        return TimeLimit(
+            max_s=self.trial_runner.study.budget.max_wall_s,
+            clock=self.clock,
+            started_s=self.clock(),
+            launched_before=launches_used(runner.history, runner.recorded),
+        )
+
+    def _has_time(self, limit: TimeLimit) -> bool:
+        """Whether another round of the final would end in time."""
+        if self.has_time is not None:
+            return self.has_time()
+        runner = self._plan.runner
+        return limit.allows(launches_used(runner.history, runner.recorded), FINALISTS + 1)
+
+    def _search(self, limit: TimeLimit) -> str:
         """Propose and measure until a limit is reached; return the reason."""
         study = self.trial_runner.study
         self._run_pending()
@@ -64,13 +83,13 @@ class Search:
             history = plan.settle(settled).history
             settled, used = len(history), launches_used(history, plan.runner.recorded)
             reason = script_fault(study, history) or stop_reason(
-                study.budget, history, used, self.clock() - started
+                study.budget, history, used, limit.expected_s(used, 1 + plan.closing_count)
             )
             if reason is not None:
                 return reason
             batch = Batch(self.trial_runner, history, self.capacity)
             most = parallel_limit(study, history, used)
-            if not self._fill(batch, most, out_of_time=lambda: self._late(started)):
+            if not self._fill(batch, most, out_of_time=lambda: not limit.allows()):
                 return exhausted_reason(study)
             batch.run()
 
@@ -94,10 +113,6 @@ class Search:
             batch.add(self.trial_runner.begin(begun, proposal.policy, proposal.exchange))
             count += 1
         return count
-
-    def _late(self, started: float) -> bool:
-        limit_s = self.trial_runner.study.budget.max_wall_s
-        return limit_s is not None and self.clock() - started >= limit_s
 
     def _propose(self, history: History) -> Proposal | None:
         if not history:

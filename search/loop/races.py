@@ -308,11 +308,17 @@ class ConfirmationPlan:
                 self._race(trial, now.history)
         return self.leader() if due else now
 
+    @property
+    def closing_count(self) -> int:
+        """Count the launches of a race and of the shortest final."""
+        raced = 2 * least_rounds(Purpose.RACE, self._measure) if self._measure.race_rounds else 0
+        return raced + self._reserve(FINALISTS + 1)
+
     def conclude(self, has_time: Callable[[], bool] = lambda: True) -> tuple[Repeat, ...]:
         """Halve the best trials, then confirm the finalists and the seed in new launches.
 
-        Launches that are left go to the trials that may still be as fast as the winner, while
-        there `has_time`.
+        Launches that are left go to the trials that may still be as fast as the winner. Rounds
+        beyond those that a claim needs are launched while it `has_time`.
         """
         history = self.leader().history
         series, least = len(history), self._measure.confirm_rounds
@@ -326,6 +332,8 @@ class ConfirmationPlan:
         for count in range(1, claim_rule(self._measure).max_rounds + 1):
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
+            if count > least and not has_time():
+                break
             spare = self._reserve(0) if count > least else 0
             fits = self.runner.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)
             launches = confirming(self._repeats, series)

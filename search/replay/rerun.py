@@ -370,6 +370,10 @@ def _leg(
             proposer=_Bounded(search.proposer, leg),
             # Time stands still, and is up where the record says that it was.
             clock=lambda: inf if leg.out_of_time and progress.trials >= leg.trials else 0.0,
+            has_time=lambda: any(
+                repeat.purpose is Purpose.CONFIRM
+                for repeat in record.repeats[progress.repeats : leg.repeats]
+            ),
         )
 
 

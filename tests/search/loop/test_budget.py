@@ -7,7 +7,13 @@ import pytest
 from policies.space import Space
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
-from search.loop.budget import failures_in_a_row, launches_since_best, stop_reason, without_patience
+from search.loop.budget import (
+    TimeLimit,
+    failures_in_a_row,
+    launches_since_best,
+    stop_reason,
+    without_patience,
+)
 from tests.support.records import failed, history, study
 
 CRASH = failed(FailureKind.CRASH)
@@ -16,7 +22,7 @@ INVALID = failed(FailureKind.INVALID_CONFIG, Stage.CHECK)
 BUDGET = Budget(trials=5, patience=3, max_failures=4, max_wall_s=60.0)
 
 TRIALS = "all 5 trials are used"
-WALL = "the time limit of 60 s is reached"
+WALL = "the time limit of 60 s leaves no time for another trial"
 PATIENCE = "3 launches in a row brought no improvement"
 FAILURES = "4 trials in a row failed"
 
@@ -53,6 +59,19 @@ FAILURES = "4 trials in a row failed"
 )
 def test_when_a_search_stops_and_why(outcomes, elapsed_s, reason):
     assert stop_reason(BUDGET, history(*outcomes), 0, elapsed_s) == reason
+
+
+@pytest.mark.parametrize(
+    ("elapsed_s", "made", "count", "expected_s"),
+    [(10.0, 5, 3, 16.0), (40.0, 1, 3, 70.0), (10.0, 0, 3, 10.0), (61.0, 4, 0, 61.0)],
+    ids=["by the mean so far", "at most half of the limit", "unknown at first", "now"],
+)
+def test_launches_are_expected_to_take_what_those_before_took(elapsed_s, made, count, expected_s):
+    clock = iter([100.0 + elapsed_s] * 2).__next__
+    limit = TimeLimit(max_s=60.0, clock=clock, started_s=100.0, launched_before=7)
+
+    assert limit.expected_s(7 + made, count) == expected_s
+    assert limit.allows(7 + made, count) == (expected_s < 60.0)
 
 
 def test_without_a_time_limit_time_does_not_end_a_search():

@@ -438,3 +438,15 @@ def test_a_resumed_study_never_has_fewer_launches_than_it_would_have_had_as_one(
 
     assert first.launch_limit >= Budget(trials=3).launch_limit
     assert second.launch_limit >= first.launch_limit
+
+
+def test_the_final_of_a_search_that_runs_out_of_time_ends_within_the_limit(tabular):
+    budget = Budget(trials=40, patience=40, max_wall_s=50)
+    endings = {n: Takes(step_time_s=0.1, noise=0.3) for n in range(40)}
+    study = tabular(endings, measure=Measure(together="never"), budget=budget)
+    study.clock = lambda: float(len(study.launched))
+
+    finding = study.run()
+
+    assert finding.confirming.count >= Measure().confirm_rounds
+    assert len(study.launched) <= 50

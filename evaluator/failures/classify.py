@@ -31,7 +31,7 @@ from evaluator.failures.logs import (
     weightiest,
 )
 from evaluator.ports import JobResult
-from evaluator.rank.protocol import COMMAND_LOG, LastHeartbeat, Phase, RankExit, RankFile
+from evaluator.rank.protocol import COMMAND_LOG, NO_SPY, LastHeartbeat, Phase, RankExit, RankFile
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
 
@@ -139,6 +139,8 @@ def _stuck(result: JobResult) -> Failed:
         else f"no end after {result.wall_s:.0f} s"
     )
     stacks = stuck_places(result.workdir)
+    if not stacks and (result.workdir / NO_SPY).exists():
+        stacks = "no stacks of its ranks, because the job's PATH has no py-spy (pip install py-spy)"
     return _failed(
         FailureKind.HANG,
         f"{given_up}{_progress(result.heartbeats)}{f': {stacks}' if stacks else ''}",

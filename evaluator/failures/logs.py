@@ -113,6 +113,7 @@ _FRAME = re.compile(
 )
 _THROWN = re.compile(r"\s*(?P<type>[A-Za-z_][\w.]*)(?::(?P<message> .*)?)?$")
 _BARE = re.compile(r"[ |+]*(?P<type>[A-Za-z_][\w.]*(?:Error|Exception)): (?P<message>\S.*)")
+_ASSERTED = re.compile(r"^ *(assert .+)$", re.MULTILINE)
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python\d|/torch/|^<")
 
 # What torchrun adds at the end: every rank's exit, then that of the rank that failed first.
@@ -319,7 +320,8 @@ def _read_traceback(lines: Sequence[tuple[int, str]], start: int) -> tuple[Findi
     if thrown is None:
         return None, at
     block = "\n".join(line for _, line in lines[start:at] if line.strip())
-    message, at = [thrown["message"] or ""], at + 1
+    asserted = _ASSERTED.findall(block) if thrown["type"] == "AssertionError" else []
+    message, at = [thrown["message"] or (asserted or [""])[-1]], at + 1
     for _, line in lines[at : at + DETAIL_LINES]:
         if not line.strip() or line.lstrip().startswith(_CHAINED):
             break

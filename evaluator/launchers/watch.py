@@ -21,6 +21,7 @@ from pathlib import Path
 
 from evaluator.launchers.limits import Limits, children, descendants, send_signal
 from evaluator.rank.protocol import (
+    NO_SPY,
     STACKS_SIGNAL,
     LastHeartbeat,
     Phase,
@@ -383,7 +384,7 @@ def take_stacks(
 ) -> None:
     """Write `rank{r}.stacks.txt` for ranks that can be asked, `process{pid}.stacks.txt` of others.
 
-    Others are those that py-spy, if the job's PATH has it, can look into.
+    Others are those that py-spy can look into; without it on the job's PATH, a note says so.
     """
     paths = [rendezvous / RankFile.STACKS.of(rank) for rank in range(world_size)]
     asked = _ask(processes, paths)
@@ -392,8 +393,11 @@ def take_stacks(
         if stacks:
             (folder / path.name).write_bytes(stacks)
     spy = shutil.which("py-spy", path=environment.get("PATH", os.defpath))
+    others = [pid for pid in processes if pid not in asked][:SPIED_COUNT]
     if spy is not None:
-        _spy(spy, [pid for pid in processes if pid not in asked][:SPIED_COUNT], folder)
+        _spy(spy, others, folder)
+    elif others and not asked:
+        (folder / NO_SPY).write_text("py-spy is not on the PATH of the job\n", encoding="utf-8")
 
 
 def _ask(processes: Sequence[int], paths: Sequence[Path]) -> dict[int, tuple[Path, int]]:

@@ -33,6 +33,8 @@ from evaluator.rank.job import Measure
 
 COMMAND_LOG = "job.log"
 JOB_FILE = "job.json"
+NO_SPY = "missing.stacks.txt"
+"""A note in the place of stacks that nothing on the PATH of a job could take."""
 
 
 class RankFile(StrEnum):

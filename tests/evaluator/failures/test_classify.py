@@ -392,3 +392,10 @@ def test_a_long_error_is_cut_to_one_line(failed_job):
 
     assert len(end.first_error) == 400
     assert "\n" not in end.first_error
+
+
+def test_a_hang_without_stacks_says_what_takes_them(failed_job):
+    notes = {"missing.stacks.txt": "py-spy is not on the PATH of the job"}
+    failed = classify(failed_job(command(), reason="hang", logs=notes))
+
+    assert "the job's PATH has no py-spy" in failed.message

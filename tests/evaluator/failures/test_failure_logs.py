@@ -259,3 +259,16 @@ def test_a_thread_that_cannot_start_lacks_memory_only_under_a_limit_on_it(text):
 @given(text=st.sampled_from(RULES).flatmap(lambda rule: st.from_regex(rule.pattern)))
 def test_no_text_that_a_rule_matches_is_passed_over(text):
     assert meaning(text) is not None
+
+
+def test_an_assertion_without_a_message_is_told_by_its_line():
+    found = read_log(
+        """Traceback (most recent call last):
+  File "/job/parallel_dims.py", line 51, in _validate
+    assert dp_shard >= 1
+           ^^^^^^^^^^^^^
+AssertionError
+"""
+    )
+
+    assert (found.kind, found.said) == ("invalid_config", "AssertionError: assert dp_shard >= 1")

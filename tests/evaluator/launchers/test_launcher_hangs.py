@@ -145,3 +145,11 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
     (stacks,) = folder.iterdir()
     assert stacks == folder / f"process{os.getpid()}.stacks.txt"
     assert stacks.read_text() == f"asked dump --pid {os.getpid()}\n"
+
+
+def test_a_note_says_that_nothing_could_take_stacks(tmp_path):
+    take_stacks(
+        [os.getpid()], rendezvous=tmp_path, folder=tmp_path, world_size=1, environment={"PATH": ""}
+    )
+
+    assert "py-spy" in (tmp_path / "missing.stacks.txt").read_text()

@@ -304,6 +304,8 @@ _CALLS: tuple[_Rule, ...] = (
 # Only ATen operators compute; what they enclose may still wait for a collective.
 _HOST_OPS: tuple[_Rule, ...] = (
     (re.compile("aten::").match, EventKind.HOST_OP),
+    # vLLM's collectives on CPUs go through shared memory.
+    (re.compile("_C::shm_all").match, EventKind.HOST_COLLECTIVE),
     (_WAIT.match, EventKind.HOST_WAIT),
     *_ANNOTATIONS,
 )

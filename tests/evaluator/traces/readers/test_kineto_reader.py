@@ -69,6 +69,11 @@ ON_GLOO = {"tid": GLOO_THREAD}
             [(5, 15)],
             [(0, 20)],
         ),
+        "vLLM's ranks on CPUs communicate through shared memory": (
+            [span("cpu_op", "_C::shm_allreduce", 0, 20), span("cpu_op", "aten::mm", 20, 5)],
+            [(20, 25)],
+            [(0, 20)],
+        ),
         "a gloo job on devices communicates on the host": (
             [kernel("gemm", 0, 10), span("user_annotation", "gloo:all_reduce", 20, 10, **ON_GLOO)],
             [(0, 10)],

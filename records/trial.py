@@ -362,6 +362,15 @@ class ContextOutcome:
     outcome: Outcome
 
 
+CONTEXTS_FOLDER = "contexts"
+"""The folder with the files of the other contexts, by name."""
+
+
+def outcome_in(outcome: Outcome, name: str) -> Outcome | None:
+    """Return the outcome in the context with this name, or None."""
+    return next((one.outcome for one in outcome.contexts if one.name == name), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """`cost` is what is compared, lower is better; `value` and `unit` are what was asked for.

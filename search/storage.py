@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
-from evaluator.recipes.command import TRACE_FOLDER
 from records.errors import StoreError, StudyError, TraceError, shown
 from records.store.artifacts import Artifacts, FileReference, StoredFile
 from records.store.store import Store
 from records.study import Study
-from records.trial import Artifact
+from records.trial import CONTEXTS_FOLDER, Artifact
 
 if TYPE_CHECKING:
     from evaluator.traces.model import TraceSet
@@ -208,6 +207,8 @@ def is_trace(name: str, study: Study) -> bool:
     """Whether a file that a launch of a study left is a trace, by what it is called."""
     patterns: tuple[str, ...] = BUILTIN_TRACES
     if study.command is not None:
+        from evaluator.recipes.command import TRACE_FOLDER  # brings what estimates a step
+
         patterns = tuple(f"{TRACE_FOLDER}/{pattern}" for pattern in study.command.trace_files)
     path = PurePosixPath(name)
     return path.name != "steps.json" and any(path.match(pattern) for pattern in patterns)
@@ -217,9 +218,6 @@ def _context_of(artifact: Artifact, study: Study) -> str | None:
     """The name of the context whose launch left a file; None for the study's own."""
     if not study.contexts:
         return None
-    # Imported here: what launches in contexts takes longer to load than most traces to read.
-    from search.loop.trial import CONTEXTS_FOLDER
-
     folder, *inner = PurePosixPath(artifact.name).parts
     return inner[0] if folder == CONTEXTS_FOLDER and inner else None
 

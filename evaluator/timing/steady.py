@@ -6,13 +6,12 @@ Everything is computed on log times, so that units do not matter and a level cha
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from statistics import fmean, median, quantiles
 from typing import TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
-Array: TypeAlias = NDArray[np.float64]
-"""Float64 log times, one per step unless said otherwise."""
+Logs: TypeAlias = Sequence[float]
+"""Log times, one per step unless said otherwise."""
 
 BATCH = 5
 LEAST_BATCHES = 5
@@ -51,108 +50,121 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
     the second 30 steps or more and the third 6, of which 9 can be found not to settle. Raises
     `ValueError` for no step, or an impossible time.
     """
-    times = np.asarray(times_s, dtype=np.float64)
-    if times.size == 0 or not bool(np.all((times > 0) & (times < math.inf))):
+    logs = [math.log(time) for time in times_s if 0 < time < math.inf]
+    if not logs or len(logs) < len(times_s):
         raise ValueError("step times must be positive and finite, at least one; drop failed steps")
-    logs = np.log(times)
+    middle = median(logs)
     # Rounded: times that differ by less than any clock resolves are equal, in every unit.
-    logs = np.round(logs - np.median(logs), 9)
+    logs = [round(log - middle, 9) for log in logs]
     calm = _without_spikes(logs)
     change = _last_change(logs, calm)
-    half = logs.size // 2
+    half = len(logs) // 2
     first = max(_slow_start(logs), _truncation(calm), min(change, half))
-    return SteadyPart(first=first, settled=3 * change < 2 * logs.size)
+    return SteadyPart(first=first, settled=3 * change < 2 * len(logs))
 
 
-def _slow_start(logs: Array) -> int:
+def _slow_start(logs: list[float]) -> int:
     """Count leading steps that would be outliers among those of the second half."""
-    half = logs.size // 2
-    low, middle, high = np.quantile(logs[half:], [0.25, 0.5, 0.75])
+    half = len(logs) // 2
+    later = logs[half:]
+    is_one = len(later) == 1
+    low, middle, high = later * 3 if is_one else quantiles(later, n=4, method="inclusive")
     fence = max(high + TUKEY * (high - low), middle + LEAST_SHIFT)
-    usual = np.flatnonzero(logs[:half] <= fence)
-    return int(usual[0]) if usual.size else half
+    return next((step for step, log in enumerate(logs[:half]) if log <= fence), half)
 
 
-def _truncation(logs: Array) -> int:
+def _truncation(logs: Logs) -> int:
     """Steps to drop so that the mean of the remaining batches has the least standard error."""
     means = _batches(logs, BATCH)
-    most = min(means.size // 2, means.size - LEAST_BATCHES)
-    errors = [means[cut:].var() / (means.size - cut) for cut in range(most + 1)]
-    return BATCH * int(np.argmin(errors)) if errors else 0
+    most = min(len(means) // 2, len(means) - LEAST_BATCHES)
+    sums, squares = (
+        list(accumulate(reversed(powers)))[::-1] for powers in (means, [m * m for m in means])
+    )
+    errors = [
+        (squares[cut] - sums[cut] ** 2 / (len(means) - cut)) / (len(means) - cut) ** 2
+        for cut in range(most + 1)
+    ]
+    return BATCH * errors.index(min(errors)) if errors else 0
 
 
-def _without_spikes(logs: Array) -> Array:
+def _without_spikes(logs: Logs) -> Logs:
     """Replace lone slow or fast steps by the running median of five: they are no level change."""
-    if logs.size < BATCH:
+    if len(logs) < BATCH:
         return logs
-    padded = np.pad(logs, BATCH // 2, mode="reflect")
-    middle = np.median(np.lib.stride_tricks.sliding_window_view(padded, BATCH), axis=1)
-    distance = np.abs(logs - middle)
-    usual = max(NORMAL_MAD * float(np.median(distance)), LEAST_NOISE)
-    return np.where(distance > 3 * usual, middle, logs)
+    reach = BATCH // 2
+    padded = [*logs[reach:0:-1], *logs, *logs[-2 : -2 - reach : -1]]
+    middles = [sorted(padded[step : step + BATCH])[reach] for step in range(len(logs))]
+    distances = [abs(log - middle) for log, middle in zip(logs, middles, strict=True)]
+    usual = 3 * max(NORMAL_MAD * median(distances), LEAST_NOISE)
+    return [
+        middle if distance > usual else log
+        for log, middle, distance in zip(logs, middles, distances, strict=True)
+    ]
 
 
-def _last_change(logs: Array, calm: Array) -> int:
+def _last_change(logs: Logs, calm: Logs) -> int:
     """First step of the last level; 0 where there is only one."""
-    size = -(-logs.size // MOST_POINTS)
+    size = -(-len(logs) // MOST_POINTS)
     points = _batches(calm, size)
     starts = _segments(points, _noise(_batches(logs, size)))
-    levels = [float(part.mean()) for part in np.split(points, starts[1:])]
+    levels = [fmean(points[start:end]) for start, end in pairwise([*starts, len(points)])]
     clear = [
         start
-        for start, before, after in zip(starts[1:], levels[:-1], levels[1:], strict=True)
+        for start, (before, after) in zip(starts[1:], pairwise(levels), strict=True)
         if abs(after - before) > LEAST_SHIFT
     ]
     return size * clear[-1] if clear else 0
 
 
-def _noise(points: Array) -> float:
+def _noise(points: Logs) -> float:
     """Standard deviation around a level: what near points differ by, or batches of them.
 
     The later points and the batches see noise that lasts for some steps, which neighbours hide.
     """
-    if points.size < FEW:
+    if len(points) < FEW:
         # A median of few distances is small by chance; the largest may be the level change.
-        distances = np.sort(np.abs(np.diff(points)))[:-1]
-        rest = math.sqrt(float(np.mean(distances**2)) / 2) if distances.size else 0.0
-        return max(rest, LEAST_NOISE)
+        squares = sorted((after - before) ** 2 for before, after in pairwise(points))[:-1]
+        return max(math.sqrt(fmean(squares) / 2) if squares else 0.0, LEAST_NOISE)
     batches = _batches(points, BATCH)
-    many = batches.size >= 2 * LEAST_BATCHES
+    many = len(batches) >= 2 * LEAST_BATCHES
     lasting = math.sqrt(BATCH) * _scatter(batches, 1) if many else 0.0
     return max(_scatter(points, 1), _scatter(points, LEAST_SEGMENT), lasting, LEAST_NOISE)
 
 
-def _scatter(points: Array, lag: int) -> float:
+def _scatter(points: Logs, lag: int) -> float:
     """Standard deviation of points from the median distance of those `lag` apart."""
-    distance = np.abs(points[lag:] - points[:-lag])
-    return NORMAL_MAD * float(np.median(distance)) / math.sqrt(2)
+    distances = [abs(after - before) for before, after in zip(points, points[lag:], strict=False)]
+    return NORMAL_MAD * median(distances) / math.sqrt(2)
 
 
-def _batches(values: Array, size: int) -> Array:
+def _batches(values: Logs, size: int) -> Logs:
     """Means of consecutive batches; values of an unfinished one at the end are left out."""
-    count = values.size // size
-    means: Array = values[: count * size].reshape(count, size).mean(axis=1)
-    return means
+    last = len(values) - size
+    return [fmean(values[start : start + size]) for start in range(0, last + 1, size)]
 
 
-def _segments(points: Array, noise: float) -> list[int]:
+def _segments(points: Logs, noise: float) -> list[int]:
     """Starts of the segments that explain the points best, each with a separate mean.
 
     Exact optimal partitioning: squared distance to the mean over the noise, and a penalty for
     every further segment that grows with the logarithm of the length.
     """
-    count = points.size
+    count = len(points)
     penalty = PENALTY * math.log(count)
-    sums, squares = (np.concatenate([[0.0], np.cumsum(x)]) for x in (points, points**2))
-    best, start_of = np.full(count + 1, math.inf), np.zeros(count + 1, dtype=np.intp)
-    best[0] = -penalty
+    sums = [0.0, *accumulate(point / noise for point in points)]
+    # Least cost of what is before each point; squares of points are left out, they cost the same.
+    before = [-penalty, *[math.inf] * count]
+    start_of = [0] * (count + 1)
     for end in range(min(LEAST_SEGMENT, count), count + 1):
-        starts = np.arange(max(end - LEAST_SEGMENT, 0) + 1)
-        inside = squares[end] - squares[starts] - (sums[end] - sums[starts]) ** 2 / (end - starts)
-        costs = best[starts] + inside / noise**2 + penalty
-        start_of[end] = np.argmin(costs)
-        best[end] = costs[start_of[end]]
-    found = [int(start_of[count])]
+        total, starts = sums[end], max(end - LEAST_SEGMENT, 0) + 1
+        lengths = range(end, 0, -1)
+        costs = [
+            cost - (part := total - start) * part / length
+            for cost, start, length in zip(before[:starts], sums, lengths, strict=False)
+        ]
+        start_of[end] = costs.index(min(costs))
+        before[end] = min(costs) + penalty
+    found = [start_of[count]]
     while found[-1] > 0:
-        found.append(int(start_of[found[-1]]))
+        found.append(start_of[found[-1]])
     return found[::-1]

@@ -31,6 +31,7 @@ from evaluator.timing.decision import (
     pooled,
     spread,
 )
+from evaluator.timing.steady import steady_part
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure
@@ -197,8 +198,6 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
 
 @lru_cache(maxsize=4096)  # every decision asks it of every launch again
 def _settled(steps_s: tuple[float, ...]) -> bool:
-    from evaluator.timing.steady import steady_part  # brings numpy
-
     return steady_part(steps_s).settled
 
 

@@ -15,7 +15,17 @@ from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
 from evaluator.timing.decision import Comparison
 from records.study import Measure, Study
-from records.trial import Config, History, Measured, Outcome, Purpose, Repeat, Score, Trial
+from records.trial import (
+    Config,
+    History,
+    Measured,
+    Outcome,
+    Purpose,
+    Repeat,
+    Score,
+    Trial,
+    outcome_in,
+)
 from search.loop.budget import launches_used, remaining_launches
 from search.loop.leader import (
     SEED,
@@ -36,7 +46,7 @@ from search.loop.leader import (
     without_replaced,
 )
 from search.loop.study_result import ContextResult, not_ruled_out
-from search.loop.trial import TrialRunner, outcome_in
+from search.loop.trial import TrialRunner
 from search.study.spaces import held_out_study
 
 

@@ -28,6 +28,7 @@ from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Study
 from records.trial import (
+    CONTEXTS_FOLDER,
     Config,
     ContextOutcome,
     Failed,
@@ -104,10 +105,6 @@ class Phases:
             self._of_thread.listener = before
 
 
-CONTEXTS_FOLDER = "contexts"
-"""The folder with the files of the other contexts, by name."""
-
-
 @dataclass(frozen=True, slots=True)
 class ContextEvaluator:
     """Launches a configuration in every context of a study.
@@ -163,11 +160,6 @@ def other_work_anywhere(measured: Measured, reference: Measured, study: Study) -
         if difference is not None:
             return replace(in_context(difference, name), contexts=measured.contexts)
     return None
-
-
-def outcome_in(outcome: Outcome, name: str) -> Outcome | None:
-    """Return the outcome in the context with this name, or None."""
-    return next((one.outcome for one in outcome.contexts if one.name == name), None)
 
 
 def _named(ended: Sequence[tuple[str, Outcome]]) -> tuple[ContextOutcome, ...]:

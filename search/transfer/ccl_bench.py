@@ -26,9 +26,8 @@ from records.errors import StoreError, StudyError, TraceError, shown
 from records.machine import Machine
 from records.store.artifacts import Artifacts
 from records.study import MIN_TIMED_STEPS, Study, Value
-from records.trial import Artifact, Measured, Measurement, Trial
+from records.trial import CONTEXTS_FOLDER, Artifact, Measured, Measurement, Trial
 from records.workload import Workload
-from search.loop.trial import CONTEXTS_FOLDER
 from search.storage import is_inside
 from search.study.card_reader import (
     DATA,

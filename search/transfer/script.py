@@ -8,8 +8,7 @@ from records.errors import StudyError
 from records.machine import LaunchRecord, Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
-from records.trial import Failed, Measured, Outcome, Trial
-from search.loop.trial import CONTEXTS_FOLDER, outcome_in
+from records.trial import CONTEXTS_FOLDER, Failed, Measured, Outcome, Trial, outcome_in
 from search.storage import stored_text
 from search.views.format import format_number, one_line
 from search.views.machine import machine_line, machine_of

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from evaluator.failures.logs import signal_name
 from records.errors import CodecError, StoreError
 from records.machine import Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
@@ -144,6 +143,8 @@ def _who(ends: Sequence[RankEnd]) -> str:
 
 def _how(end: RankEnd) -> str:
     if end.signal is not None:
+        from evaluator.failures.logs import signal_name  # compiles many patterns
+
         return f"by {signal_name(end.signal)}"
     return "in an unknown way" if end.status is None else f"with status {end.status}"
 

@@ -13,13 +13,22 @@ from evaluator.recipes.command import settings
 from evaluator.timing.decision import Noise, Verdict, detectable
 from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
-from records.trial import Config, ContextOutcome, Failed, History, Outcome, Purpose, Score, Trial
+from records.trial import (
+    Config,
+    ContextOutcome,
+    Failed,
+    History,
+    Outcome,
+    Purpose,
+    Score,
+    Trial,
+    outcome_in,
+)
 from search.loop.budget import cost_usd
 from search.loop.inert import InertKnob
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
 from search.loop.running import RunningLaunch, TimeLeft, most_steps
 from search.loop.study_result import ContextResult
-from search.loop.trial import outcome_in
 from search.study.spaces import parts, study_in
 from search.views.format import (
     centre_words,

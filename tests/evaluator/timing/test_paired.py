@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from evaluator.timing.decision import (
+    KNOWN_LEVELS,
     DecisionRule,
     LaunchValue,
     Noise,
@@ -19,6 +20,7 @@ from evaluator.timing.decision import (
     detectable,
     pooled,
     sequential_level,
+    simulated_level,
 )
 
 FAST, SLOW, SAME = Verdict.FAST, Verdict.SLOW, Verdict.SAME
@@ -219,6 +221,11 @@ def test_a_single_look_may_err_as_often_as_all_looks_together():
     levels = [sequential_level(count, alpha=0.05, first=4, last=10) for count in range(4, 11)]
     assert levels == sorted(levels)
     assert 0.05 / 7 < levels[-1] < 0.05 < sum(levels)
+
+
+@pytest.mark.parametrize("rule", KNOWN_LEVELS)
+def test_the_levels_of_the_usual_rules_are_those_that_random_rounds_give(rule):
+    assert simulated_level(*rule) == KNOWN_LEVELS[rule]
 
 
 def test_the_noise_of_a_round_is_that_of_two_launches_without_what_they_have_in_common():

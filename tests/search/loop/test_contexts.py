@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from evaluator.objective import scoring_of
 from records.errors import StudyError
-from records.trial import Config, FailureKind, Measured, Policy, Purpose
+from records.trial import Config, FailureKind, Measured, Policy, Purpose, outcome_in
 from search.loop.leader import study_leader
 from search.loop.ports import Proposal
-from search.loop.trial import ContextEvaluator, mean_outcome, other_work_anywhere, outcome_in
+from search.loop.trial import ContextEvaluator, mean_outcome, other_work_anywhere
 from search.report.data import StudyRecord, report_lines
 from search.study.spaces import join_contexts, own_part, part_of, space_of
 from search.study.study_file import read_study_file

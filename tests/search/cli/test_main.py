@@ -10,6 +10,7 @@ import pytest
 
 from records.errors import CclsearchError, CodecError, StoreBusy, StudyError, TraceError
 from records.store.store import Store
+from records.trial import Repeat
 from search.cli import main as cli
 from search.cli.main import exit_code, loaded, main
 from search.settings import Interrupted, ProviderError
@@ -86,7 +87,13 @@ def test_help_and_reading_load_nothing_that_only_measuring_needs(
 ):
     monkeypatch.setenv("CCLSEARCH_STORE", str(tmp_path))
     with closing(Store(tmp_path)) as records:
-        records.add_study(STUDY, testing.study(), "test", testing.history(0.25, 0.5).trials, [])
+        trials = testing.history(0.25, 0.5).trials
+        repeats = [
+            Repeat(series=2, round=number, ordinal=each.ordinal, outcome=each.outcome)
+            for number in range(4)
+            for each in trials
+        ]
+        records.add_study(STUDY, testing.study(), "test", trials, repeats)
 
     _, modules = loaded_by(*lines.split(", "))
 

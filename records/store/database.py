@@ -60,6 +60,10 @@ class Database:
         """Do not wait for the disk at each commit: what a crash takes is in the journals."""
         self.connection.execute("PRAGMA synchronous=NORMAL")
 
+    def expect_many(self) -> None:
+        """Keep more pages in memory from now on: those of indexes are else written many times."""
+        self.connection.execute(f"PRAGMA cache_size=-{_BUILD_CACHE_KIB}")
+
     def query(self, sql: str, values: Sequence[object] = ()) -> Iterator[dict[str, Any]]:
         """Run one statement; its rows are read lazily."""
         rows = self.execute(sql, values)
@@ -129,8 +133,8 @@ def open_database(root: Path) -> Database:
             db.relax()
             if not db.version:
                 create_tables(db.connection)
-            if not db.is_complete:  # else pages of its indexes are written many times
-                db.execute(f"PRAGMA cache_size=-{_BUILD_CACHE_KIB}")
+            if not db.is_complete:
+                db.expect_many()
         except BaseException:
             db.close()
             raise

@@ -3,7 +3,6 @@
 An entry holds everything that its rows need, so that the database can be rebuilt from the journals.
 """
 
-import json
 import os
 import re
 import stat
@@ -14,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, TypeAlias, get_args
 from zlib import crc32
+
+import msgspec
 
 from records.codec import from_json, utc_now
 from records.errors import StoreError
@@ -158,7 +159,6 @@ LONGEST_NAME_BYTES = 200
 STUDY_ID = re.compile(f"[A-Za-z0-9_][A-Za-z0-9._-]{{0,{LONGEST_NAME_BYTES - 1}}}")
 _OPENING = b'{"crc32":"%08x",'
 _OPENING_BYTES = len(_OPENING % 0)
-_ENTRY = b',"entry":'
 _CUT_OFF, _CHANGED = _TORN = ("it is cut off", "its checksum does not fit")
 
 
@@ -195,6 +195,12 @@ class DamagedLine:
     start_byte: int
     why: str
     is_torn: bool
+
+
+class _Line(msgspec.Struct):
+    number: int
+    kind: str
+    entry: msgspec.Raw
 
 
 def journal_path(root: Path, study_id: str) -> Path:
@@ -235,7 +241,7 @@ def to_line(kind: str, number: int, text: str) -> bytes:
     """The line that holds an entry; raises `StoreError` for one that no journal may hold."""
     head = f'"number":{number},"at":"{utc_now()}","kind":"{kind}"'
     try:
-        body = head.encode() + _ENTRY + text.encode() + b"}"
+        body = f'{head},"entry":{text}}}'.encode()
     except UnicodeEncodeError as error:
         raise StoreError(f"{kind} holds invalid Unicode: {error}") from error
     line = _OPENING % crc32(body) + body + b"\n"
@@ -328,18 +334,16 @@ def _parsed(raw: bytes, last: int, *, follows_damage: bool) -> tuple[int, str, s
     body = raw[_OPENING_BYTES:-1]
     if raw[:_OPENING_BYTES] != _OPENING % crc32(body):
         return _CHANGED
-    head, _, tail = body.partition(_ENTRY)
     try:
-        text = tail[:-1].decode()
-        fields = json.loads(b"{" + head + b"}")
-        number, kind = int(fields["number"]), str(fields["kind"])
-        if number <= last or (number > last + 1 and not follows_damage):
-            return f"it is number {number} and follows number {last}"
-        if kind not in KINDS:
-            return f"its kind {kind!r} was written by a newer cclsearch"
-        return number, kind, text
-    except (ValueError, KeyError, TypeError) as error:
+        line = msgspec.json.decode(raw, type=_Line)
+        number, kind, text = line.number, line.kind, bytes(line.entry).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return f"it is not an entry: {error}"
+    if number <= last or (number > last + 1 and not follows_damage):
+        return f"it is number {number} and follows number {last}"
+    if kind not in KINDS:
+        return f"its kind {kind!r} was written by a newer cclsearch"
+    return number, kind, text
 
 
 def _make_folder(folder: Path) -> None:

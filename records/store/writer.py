@@ -104,6 +104,7 @@ class StoreWriter:
         with hold_writer(self._root, self._wait_s):
             if self._catch_up(study_id).entry_count:
                 raise StoreError(f"study {study_id} is already in {self._root}")
+            self._db.expect_many()
             with self._db.atomic():
                 self._save_position(study_id, write_whole(path, self._applied(study_id, entries)))
 

@@ -18,10 +18,9 @@ from statistics import fmean
 from evaluator.launchers.watch import HEAD_BYTES
 from evaluator.rank.protocol import COMMAND_LOG, Phase, RankFile
 from records.study import Study
-from records.trial import History, Outcome, Repeat
+from records.trial import CONTEXTS_FOLDER, History, Outcome, Repeat
 from search.loop.budget import launches_used
 from search.loop.leader import took_turns
-from search.loop.trial import CONTEXTS_FOLDER
 
 MOST_LAUNCHES = 8
 LOGS = (COMMAND_LOG, RankFile.LOG.of(0))

@@ -400,6 +400,11 @@ class Study(Strict):
                 raise StudyError(f"[context] {name!r} names two contexts, or one and the study")
 
     @property
+    def is_from_bundle(self) -> bool:
+        """Whether it was imported from a bundle."""
+        return self.origin is not None and self.origin.kind == "bundle"
+
+    @property
     def searched_elsewhere(self) -> bool:
         """Whether another tool conducted the search: its record does not say how to launch."""
         return self.origin is not None and self.origin.kind != "bundle"

@@ -47,7 +47,7 @@ from search.strategies.proposers import (
     policies_again,
 )
 from search.study.spaces import PreparedStudy, estimate, parts
-from search.transfer.trust import is_foreign, require_trust
+from search.transfer.trust import require_trust
 
 if TYPE_CHECKING:
     from search.llm.client import LlmClient
@@ -133,7 +133,7 @@ def open_search(
 def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:
     """Return the seed; the file that an imported study names belongs to another machine."""
     study = prepared.study
-    if not is_foreign(study) or study.seed_policy in seed_names():
+    if not study.is_from_bundle or study.seed_policy in seed_names():
         return seed_policy(study.seed_policy, prepared.space)
     first = store.trial(study_id, 0)
     if first is None:
@@ -183,6 +183,8 @@ def local_backend(
 
     def slot_count(config: Config) -> int:
         """Return the most device slots that a configuration needs in any of its contexts."""
+        if study.parallel == 1:
+            return 1
         return max(slots.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
 
     with ExitStack() as opened:

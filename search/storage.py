@@ -119,7 +119,7 @@ def is_inside(name: str) -> bool:
 
 MOST_THREADS = 8
 OnFile: TypeAlias = Callable[[int, int], None]
-"""Told how many files of how many were read."""
+"""Receives how many files of how many were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +156,10 @@ def verify_files(records: Store, on_file: OnFile = lambda _done, _total: None) -
     }
     wrong: dict[str, str] = {}
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
-        told = threads.map(lambda kept: _fault(kept.digest, sizes.get(kept.digest), records), files)
-        for done, (kept, what) in enumerate(zip(files, told, strict=True), 1):
+        found = threads.map(
+            lambda kept: _fault(kept.digest, sizes.get(kept.digest), records), files
+        )
+        for done, (kept, what) in enumerate(zip(files, found, strict=True), 1):
             if what is not None:
                 wrong[kept.digest] = what
             on_file(done, len(files))
@@ -349,14 +351,14 @@ def _unfinished(
     records: Store, files: Iterable[StoredFile], cited: Mapping[str, Sequence[FileReference]]
 ) -> list[tuple[StoredFile, float]]:
     """Files that are there though every study that cites them says that they were removed."""
-    told: dict[str, dict[str, str]] = defaultdict(dict)
+    removals: dict[str, dict[str, str]] = defaultdict(dict)
     for removal in records.citations.removals():
-        told[removal.digest][removal.study_id] = removal.removed_at
+        removals[removal.digest][removal.study_id] = removal.removed_at
     found: list[tuple[StoredFile, float]] = []
     for kept in files:
-        tellers = told.get(kept.digest, {})
-        if tellers and all(each.study_id in tellers for each in cited.get(kept.digest, ())):
-            before_s = _before_s(min(tellers.values()))
+        removed_at = removals.get(kept.digest, {})
+        if removed_at and all(each.study_id in removed_at for each in cited.get(kept.digest, ())):
+            before_s = _before_s(min(removed_at.values()))
             if kept.kept_at_s < before_s:
                 found.append((kept, before_s))
     return found
@@ -407,7 +409,7 @@ def _before_s(removed_at: str) -> float:
 def _instant(text: str | None) -> float | None:
     """Seconds since 1970; None for what is no instant, as a trial from elsewhere may have."""
     try:
-        told = datetime.fromisoformat(text or "")
+        instant = datetime.fromisoformat(text or "")
     except ValueError:
         return None
-    return (told if told.tzinfo else told.replace(tzinfo=UTC)).timestamp()
+    return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()

@@ -52,7 +52,6 @@ from search.report.data import (
 )
 from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
-from search.transfer.trust import is_foreign
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
     reached_words,
@@ -258,7 +257,7 @@ def _print_status(record: StudyRecord, records: Store) -> None:
     if now != "running":
         replay = row.strategy == MEASURE
         command = f"replay {row.id} --mode measure" if replay else f"resume {row.id}"
-        trusts = " --trust" if is_foreign(row.study) else ""
+        trusts = " --trust" if row.study.is_from_bundle else ""
         lines.append(("next", f"cclsearch {command}{trusts}{store_flag(records.root)}"))
     for label, words in lines:
         typer.echo(f"{label}: {words}")

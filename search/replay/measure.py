@@ -294,12 +294,12 @@ def _value(source: Source, launched: RepeatedLaunches, rule: DecisionRule, withi
         _equal_launches(source, ordinal),
     )
     holds, why = _reached(found, within, rule.alpha)
-    told = (
+    values = (
         f"{source.row.study.objective.expression} {_centre(now, scoring)} in "
         f"{format_count(len(now), 'launch', 'launches')} here, {_centre(then, source.scoring)} in "
         f"{format_count(len(then), 'recorded launch', 'recorded launches')}"
     )
-    return _claim("value", holds, f"{told}: {why}", found)
+    return _claim("value", holds, f"{values}: {why}", found)
 
 
 def _claim(name: str, holds: Holds, why: str, found: Comparison | UnpairedComparison) -> Claim:

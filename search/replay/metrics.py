@@ -351,16 +351,16 @@ def _recorded(
 def as_computed(answer: Answer, by_name: Mapping[str, Definition]) -> Iterator[ComputedMetric]:
     """An answer as it is recorded: each value, or why there is none, with what defined it."""
     computed_at = utc_now()
-    told = {value.name: value.value for value in answer.values}
-    for name in sorted({*told, *answer.absent}):
+    values = {value.name: value.value for value in answer.values}
+    for name in sorted({*values, *answer.absent}):
         known = by_name[name]
         yield ComputedMetric(
             name=name,
             version=known.metric.version,
             unit=known.metric.unit,
             better=known.metric.better,
-            value=told.get(name),
-            absent=None if name in told else answer.absent[name],
+            value=values.get(name),
+            absent=None if name in values else answer.absent[name],
             definition=known.digest,
             computed_at=computed_at,
         )

@@ -155,7 +155,7 @@ def recorded_study(study_id: str, store: Store) -> Recorded:
     )
 
 
-_UNTOLD = Failed(
+_EARLIER_ATTEMPT = Failed(
     stage=Stage.LAUNCH,
     kind=FailureKind.INFRASTRUCTURE,
     message="an attempt of which only the number is recorded",
@@ -242,8 +242,8 @@ class RecordedEvaluator:
             raise OffRecord(f"trial {ordinal} launches what it did not launch before: {config}")
         # Of its failed attempts a trial keeps only the number, which the budget counts.
         self._attempts[ordinal] += 1
-        untold = min(trial.attempts - 1, self._retries)
-        return _UNTOLD if self._attempts[ordinal] <= untold else trial.outcome
+        failed_count = min(trial.attempts - 1, self._retries)
+        return _EARLIER_ATTEMPT if self._attempts[ordinal] <= failed_count else trial.outcome
 
     def _again(self, config: Config, number: int) -> Outcome:
         place = self._progress.repeats + number

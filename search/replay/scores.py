@@ -121,12 +121,12 @@ def score_again(row: StudyRow, store: Store, asked: Study, metrics_file: Path | 
                 trial=trial,
                 then=old.score,
                 now=new.score,
-                changed=_changed(trial, told, names),
+                changed=_changed(trial, recomputed_trial, names),
                 unread=next(iter(answered[trial.ordinal].unread.values()), None)
                 if trial.ordinal in answered
                 else None,
             )
-            for trial, old, new, told in pairs
+            for trial, old, new, recomputed_trial in pairs
         ),
         newer=_newer(history, found.known),
     )

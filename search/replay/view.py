@@ -329,8 +329,8 @@ def _overall(decisions: Sequence[Decision], holds: Holds) -> str:
         return holds.value
     count = sum(decision.holds is Holds.CONFIRMED for decision in decisions)
     open_ = [d for d in decisions if d.holds is not Holds.CONFIRMED]
-    told = [f"trial {d.trial.ordinal} {d.holds}" for d in open_]
-    return ", ".join([f"{holds}: {count} of {len(decisions)} trials confirmed", *told])
+    others = [f"trial {d.trial.ordinal} {d.holds}" for d in open_]
+    return ", ".join([f"{holds}: {count} of {len(decisions)} trials confirmed", *others])
 
 
 def _differences(decisions: Sequence[Decision], records: Store) -> tuple[str, ...]:

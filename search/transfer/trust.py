@@ -38,14 +38,8 @@ def foreign(study: Study, made_by: str, digest: str) -> Study:
 
 def plain_study(study: Study) -> Study:
     """The study without what tells an imported one from the one that it was made of."""
-    is_bundle = study.origin is not None and study.origin.kind == "bundle"
-    study = replace(study, llm=replace(study.llm, base_url=None))
-    return replace(study, origin=None) if is_bundle else study
-
-
-def is_foreign(study: Study) -> bool:
-    """Whether a study was imported from a bundle."""
-    return study.origin is not None and study.origin.kind == "bundle"
+    origin = None if study.is_from_bundle else study.origin
+    return replace(study, llm=replace(study.llm, base_url=None), origin=origin)
 
 
 def require_trust(study: Study, store: Store, *, trusted: bool = False) -> None:
@@ -53,9 +47,9 @@ def require_trust(study: Study, store: Store, *, trusted: bool = False) -> None:
 
     One that is `trusted` now may be launched here from now on.
     """
-    if is_foreign(study) and trusted:
+    if study.is_from_bundle and trusted:
         store.trust(_digest(study))
-    if is_foreign(study) and not store.is_trusted(_digest(study)):
+    if study.is_from_bundle and not store.is_trusted(_digest(study)):
         would = "; ".join(f"{label}: {words}" for label, words in launch_lines(study))
         raise StudyError(
             "this study was imported, and what it launches can do all that you can. "
@@ -65,7 +59,7 @@ def require_trust(study: Study, store: Store, *, trusted: bool = False) -> None:
 
 def launch_lines(study: Study) -> Iterator[Line]:
     """What an imported study would do here if it were launched, and the files that it names."""
-    if not is_foreign(study):
+    if not study.is_from_bundle:
         return
     command = study.command
     if command is None:

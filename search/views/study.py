@@ -9,7 +9,6 @@ from typing import Literal
 
 from evaluator.metrics.base import Metric
 from evaluator.objective import Scoring, scoring_of
-from evaluator.recipes.command import settings
 from evaluator.timing.decision import Noise, Verdict, detectable
 from records.llm_exchange import SUBMITTED, ModelUse
 from records.study import Context, Llm, Measure, Study, choices_of, list_words
@@ -225,6 +224,8 @@ def config_text(form: Literal["json", "env", "args"], study: Study, config: Conf
         case "env" if study.command is None:
             found = {knob.upper(): format_setting(value) for knob, value in config.values.items()}
         case "env":
+            from evaluator.recipes.command import settings  # brings what estimates a step
+
             texts = settings(study, study.command, config)
             found = {name: shlex.quote(text) for name, text in texts.items()}
     return "\n".join(f"{name}={text}" for name, text in found.items())

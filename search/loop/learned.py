@@ -12,15 +12,16 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations, compress
-from typing import TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, TypeAlias
 
 from policies.space import Knob, Space
 from records.expression import Rule
 from records.study import Constraint, Value
 from records.trial import Config, Failed, FailureKind, History, Measured, Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LEAST_FAILURES = 3
 CHANCE = 0.01
@@ -28,7 +29,7 @@ CHANCE = 0.01
 LEARNED_KINDS = frozenset({FailureKind.OUT_OF_MEMORY, FailureKind.CRASH, FailureKind.HANG})
 CAUSE_CHARS = 80
 PREFIX = "learned: "
-Mask: TypeAlias = NDArray[np.bool_]
+Mask: TypeAlias = "NDArray[np.bool_]"
 """Which configurations of a list."""
 
 
@@ -130,7 +131,13 @@ class _Finder:
         return bool(share**cover <= CHANCE)
 
     def _mask(self, configs: Set[Config | None]) -> Mask:
-        return np.array([config in configs for config in self._configs], dtype=bool)
+        return _to_mask([config in configs for config in self._configs])
+
+
+def _to_mask(holds: Sequence[bool]) -> Mask:
+    import numpy as np  # slow to load, and commands that read a study do without
+
+    return np.array(holds, dtype=bool)
 
 
 def _learned(
@@ -172,7 +179,7 @@ def _literals(space: Space) -> Iterator[_Predicate]:
     for knob in space.knobs:
         values = [config.values.get(knob.name) for config in space.feasible]
         for literal, matches in _conditions(knob):
-            holds = np.array([value in matches for value in values])
+            holds = _to_mask([value in matches for value in values])
             if holds.any() and not holds.all():
                 yield _Predicate((literal,), holds)
 

@@ -49,6 +49,7 @@ from search.report.data import (
     report_lines,
     study_facts,
     study_words,
+    undecided_line,
 )
 from search.settings import has_records, open_store, status, store_root
 from search.study.spaces import part_named, space_of
@@ -309,6 +310,10 @@ def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterat
     """Yield notes on the best: how it was scored, and which trials share the front."""
     if asked.is_given:
         yield f"rescored by {objective_words(record.row.study)}; nothing was launched"
+    finding = final_result(record.row)
+    undecided = finding and undecided_line(finding, record.history)
+    if undecided:
+        yield f"undecided: {undecided}"
     others = [str(ordinal) for ordinal in record.history.front if ordinal != trial.ordinal]
     if others:
         command = f"cclsearch show {record.row.id} --front{asked.flags}{store_flag(record.store)}"

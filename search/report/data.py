@@ -53,6 +53,7 @@ from search.views.format import (
 from search.views.machine import Disturbed, disturbed_among, disturbed_words, machine_of
 from search.views.study import (
     PURPOSES,
+    REMEDY,
     baseline_words,
     context_finding_words,
     front_words,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 CAUSE_CHARS = 200
 MORE_TRIALS = 5
 MOST_NAMED = 8
-CONCLUSIONS = ("best", "against the seed")
+CONCLUSIONS = ("undecided", "best", "against the seed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +217,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
     settings = settings_words(winner.config, study) if winner.config is not None else ""
     diagnosis = diagnosis_of(winner.outcome)
     return [
+        *_lines("undecided", undecided_line(finding, record.history)),
         ("best", f"trial {winner.ordinal}: {settings}"),
         (study.objective.expression, spread_words(finding.result, finding.unit)),
         *(("caveat", caveat) for caveat in remarks(winner)),
@@ -232,6 +234,25 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
         ),
         *front,
     ]
+
+
+def undecided_line(finding: StudyResult, history: History) -> str | None:
+    """Return that nothing was decided against the seed, and what would help; else None."""
+    same = {n for knob in finding.inert for n in knob.ordinals if finding.winner in knob.ordinals}
+    others = [ordinal for ordinal in finding.not_ruled_out if ordinal not in same]
+    if finding.winner != 0 and undecided_words(finding):
+        found = f"trial {finding.winner} is not shown to be faster or slower than the seed"
+    elif finding.winner == 0 and others:
+        found = f"nothing is shown to be faster than the seed, but {listed(others)} may be"
+    elif finding.winner != 0 and finding.against_seed is None and _is_measured(history.find(0)):
+        found = f"trial {finding.winner} was not compared with the seed"
+    else:
+        return None
+    return f"{found}; {REMEDY}"
+
+
+def _is_measured(trial: Trial | None) -> bool:
+    return trial is not None and trial.score is not None
 
 
 def _against_seed(finding: StudyResult, history: History) -> str:

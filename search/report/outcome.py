@@ -38,7 +38,7 @@ from search.views.trial import (
 )
 
 EVIDENCE = (
-    *("baseline", "caveat", "against the seed", "tied", "not ruled out", "inert"),
+    *("undecided", "baseline", "caveat", "against the seed", "tied", "not ruled out", "inert"),
     *("unreliable", "noise", "compared", "disturbed", "left out", "limits"),
 )
 METRICS_SHOWN = 40
@@ -61,9 +61,10 @@ def best_section(data: ReportData) -> Section:
         blocks.append(table if table.rows else same)
         metrics["seed"] = data.metrics.get(data.seed.ordinal, ())
     blocks.append(metrics_table("Metrics, each from one launch", metrics))
+    undecided = "undecided" in data.summary and data.is_finished
     return Section(
         name="best",
-        heading="The best" if data.is_finished else "The best so far",
+        heading="Undecided" if undecided else "The best" if data.is_finished else "The best so far",
         lead="The configuration to use and its evidence; intervals are over launches, not steps.",
         blocks=tuple(blocks),
     )

@@ -109,6 +109,7 @@ def inert_words(knob: InertKnob) -> str:
     )
 
 
+REMEDY = "a quieter machine or more rounds (max_confirm_rounds) would help"
 USELESS_RATIO = 10.0
 """Configurations that differ by more need no statistics."""
 
@@ -119,9 +120,9 @@ def noise_words(noise: Noise, measure: Measure) -> str:
     words = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
     ratio = detectable(noise, rule)
     if ratio is None or ratio > USELESS_RATIO:
-        return f"{words}; {rule.max_rounds} rounds cannot show a difference"
+        return f"{words}; {rule.max_rounds} rounds cannot show a difference; {REMEDY}"
     if ratio > 2:
-        return f"{words}; {rule.max_rounds} rounds show no difference below {ratio:.1f}x"
+        return f"{words}; {rule.max_rounds} rounds show no difference below {ratio:.1f}x; {REMEDY}"
     return f"{words}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
 
 

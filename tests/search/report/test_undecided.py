@@ -1,0 +1,64 @@
+"""A result that decided nothing says so first, and what would help."""
+
+from dataclasses import replace
+
+import pytest
+
+from evaluator.timing.decision import Comparison, Verdict
+from search.loop.inert import InertKnob
+from search.loop.study_result import StudyResult
+from search.report.data import undecided_line
+from search.views.study import REMEDY
+from tests.support.records import failed, history
+
+UNSURE = Comparison(
+    verdict=Verdict.UNDECIDED, reason="", ratio=0.9, ratio_low=0.7, ratio_high=1.2, round_count=6
+)
+RESULT = StudyResult(
+    stop_reason="",
+    winner=0,
+    unit="s",
+    result=None,
+    against_seed=None,
+    ties=(),
+    unreliable=(),
+)
+PAST = history(1.0, 0.9, 0.8)
+
+
+@pytest.mark.parametrize(
+    ("result", "words"),
+    [
+        (
+            replace(RESULT, not_ruled_out=(1, 2)),
+            "nothing is shown to be faster than the seed, but trials 1 and 2 may be",
+        ),
+        (
+            replace(RESULT, winner=2, against_seed=UNSURE),
+            "trial 2 is not shown to be faster or slower than the seed",
+        ),
+        (replace(RESULT, winner=2), "trial 2 was not compared with the seed"),
+    ],
+)
+def test_a_result_that_decided_nothing_says_so_and_what_would_help(result, words):
+    assert undecided_line(result, PAST) == f"{words}; {REMEDY}"
+
+
+SAME = InertKnob(name="strategy", values=("ddp", "fsdp"), ordinals=(0, 1))
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        RESULT,
+        replace(RESULT, winner=2, against_seed=replace(UNSURE, verdict=Verdict.FAST)),
+        replace(RESULT, not_ruled_out=(1,), inert=(SAME,)),
+    ],
+    ids=["the seed is the best", "faster", "what may be as fast did the same work"],
+)
+def test_a_decided_result_does_not(result):
+    assert undecided_line(result, PAST) is None
+
+
+def test_a_seed_that_failed_is_no_open_question():
+    assert undecided_line(replace(RESULT, winner=1), history(failed(), 0.9)) is None

@@ -18,6 +18,7 @@ from records.store.journal import (
     RunBegan,
     StudyChanged,
     StudyCreated,
+    StudyLabelled,
     TrialFinished,
 )
 from records.store.rows import ComputedMetric, PendingTrial, Row
@@ -96,6 +97,8 @@ def apply_entry(db: Database, study_id: str, kind: str, text: str) -> None:
         case StudyChanged(status=status, summary=summary, study=study):
             changed = None if study is None else to_json(study)
             _change(db, study_id, status=status, summary=summary, study=changed)
+        case StudyLabelled(labels=labels):
+            _change(db, study_id, labels=to_json(labels))
         case RunBegan(run=run):
             _change(db, study_id, status="running")
             _insert(db, "runs", {"study_id": study_id, "run": to_json(run)})

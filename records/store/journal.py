@@ -18,7 +18,7 @@ import msgspec
 
 from records.codec import from_json, utc_now
 from records.errors import StoreError
-from records.store.rows import ComputedMetric, PendingTrial, SearchRun
+from records.store.rows import ComputedMetric, Labels, PendingTrial, SearchRun
 from records.study import Study
 from records.trial import Repeat, Trial
 
@@ -44,6 +44,15 @@ class StudyChanged:
     status: str | None = None
     summary: str | None = None
     study: Study | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyLabelled:
+    """The tags, the notes and the archive mark of a study, as they are from then on."""
+
+    kind: ClassVar[str] = "study_labelled"
+
+    labels: Labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +105,7 @@ class MetricsComputed:
 Entry: TypeAlias = (
     StudyCreated
     | StudyChanged
+    | StudyLabelled
     | RunBegan
     | PendingTrial
     | TrialFinished

@@ -32,6 +32,9 @@ from records.study import MEASURE
 from records.trial import Config, FailureKind, History, MetricValue, Policy, Repeat, Trial
 
 T = TypeVar("T")
+StudyColumn = Literal["created_at", "name", "objective", "trials"]
+ARCHIVED = "coalesce(json_extract(labels, '$.archived'), 0)"
+"""Whether a study is archived."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +63,21 @@ class PolicyResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyQuery:
-    """A page of studies, newest first.
+    """A page of studies, by default the newest first.
 
     `text` is searched for in their ids, names and objectives. With a `status` only those that have
-    it; `among` have it and `except_for` do not, whatever status is recorded.
+    it; `among` have it and `except_for` do not, whatever status is recorded. `archived` is whether
+    they are archived, None for both.
     """
 
     text: str | None = None
     status: str | None = None
     among: Sequence[str] = ()
     except_for: Sequence[str] = ()
+    tag: str | None = None
+    archived: bool | None = None
+    sort: StudyColumn = "created_at"
+    descending: bool = True
     limit: int = 50
     offset: int = 0
 
@@ -86,7 +94,19 @@ class StudyQuery:
                 " or (status = ? and id not in (select value from json_each(?))))"
             )
             arguments += [json.dumps([*self.among]), self.status, json.dumps([*self.except_for])]
+        if self.tag is not None:
+            parts.append("? in (select value from json_each(labels, '$.tags'))")
+            arguments.append(self.tag)
+        if self.archived is not None:
+            parts.append(f"{'' if self.archived else 'not '}{ARCHIVED}")
         return " and ".join(parts), arguments
+
+    @property
+    def order(self) -> str:
+        """The order; ties the newest first."""
+        direction = "desc" if self.descending else "asc"
+        column = {"name": "lower(name)", "trials": "trial_count"}.get(self.sort, self.sort)
+        return f"{column} {direction}, created_at desc, id desc"
 
 
 COLUMNS = {
@@ -258,11 +278,16 @@ class StoredRecords:
     def study_page(self, query: StudyQuery) -> tuple[tuple[StudyRow, ...], int]:
         """Some of the studies, and how many match."""
         where, values = query.where()
-        page = "order by created_at desc, id desc limit ? offset ?"
+        page = f"order by {query.order} limit ? offset ?"
         found = self._studies(
             f"select * from studies where {where} {page}", *values, query.limit, query.offset
         )
         return found, self._number(f"select count(*) from studies where {where}", *values)
+
+    def tags(self, most: int) -> tuple[str, ...]:
+        """The tags that studies have, in alphabetical order, `most` of them."""
+        select = "select distinct value from studies, json_each(labels, '$.tags') order by value"
+        return self._firsts(f"{select} limit ?", most)
 
     def statuses(self, study_ids: Sequence[str]) -> dict[str, str]:
         """The recorded status of each of these studies that exists."""
@@ -281,7 +306,7 @@ class StoredRecords:
         if not prefix:
             found = self._studies(
                 "select * from studies where strategy != ? and json_extract(study, '$.origin')"
-                " is null order by created_at desc, id desc limit 1",
+                f" is null and not {ARCHIVED} order by created_at desc, id desc limit 1",
                 MEASURE,
             )
             if not found and self.study_count():

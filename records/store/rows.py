@@ -2,16 +2,57 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, TypeAlias
 
 from records.codec import from_fields, from_json
+from records.errors import StudyError, shown
 from records.llm_exchange import ExchangeSummary
 from records.study import Study
 from records.trial import Config, Measured, MetricValue, Outcome, Policy
 
+MOST_TAGS, TAG_CHARS, NOTES_CHARS = 20, 40, 10_000
 Row: TypeAlias = Mapping[str, str | int | float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """What people add to a study: tags in alphabetical order, notes, and whether it is archived."""
+
+    tags: tuple[str, ...] = ()
+    notes: str = ""
+    archived: bool = False
+
+    def __post_init__(self) -> None:
+        if len(self.tags) > MOST_TAGS:
+            raise ValueError(f"{len(self.tags)} tags are too many; give at most {MOST_TAGS}")
+        for tag in self.tags:
+            if not re.fullmatch(rf"[\w.:/+-]{{1,{TAG_CHARS}}}", tag):
+                raise ValueError(
+                    f"{shown(tag)} is not a tag; it has letters, digits and . : / + - _ only, at "
+                    f"most {TAG_CHARS}"
+                )
+        if len(self.notes) > NOTES_CHARS:
+            raise ValueError(f"the notes are {len(self.notes)} characters, max {NOTES_CHARS}")
+
+    def change(
+        self,
+        *,
+        tags: Iterable[str] | None = None,
+        notes: str | None = None,
+        archived: bool | None = None,
+    ) -> "Labels":
+        """Return the labels with what is given; raise `StudyError` for what cannot be stored."""
+        try:
+            return Labels(
+                tags=self.tags if tags is None else tuple(sorted(set(tags))),
+                notes=self.notes if notes is None else notes.strip(),
+                archived=self.archived if archived is None else archived,
+            )
+        except ValueError as error:
+            raise StudyError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +65,7 @@ class StudyRow:
     created_at: str
     study: Study
     summary: str | None
+    labels: Labels = Labels()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +118,9 @@ class StudyCounts:
 
 def to_study_row(row: Row) -> StudyRow:
     """Study as listings show it."""
-    return from_fields(StudyRow, {**row, "study": from_json(Study, str(row["study"]))})
+    labels = from_json(Labels, str(row["labels"])) if row["labels"] else Labels()
+    fields = {**row, "study": from_json(Study, str(row["study"])), "labels": labels}
+    return from_fields(StudyRow, fields)
 
 
 def to_config(text: object) -> Config | None:

@@ -7,11 +7,11 @@ the database read the views: they have plain names and a unit in each number's n
 import sqlite3
 from collections.abc import Mapping
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Increase it with every change of this file: databases of another version are built again."""
 _TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "studies": (
-        "id name objective strategy status created_at version study summary"
+        "id name objective strategy status created_at version study summary labels"
         " trial_count measured_count launch_count repeat_count",
         ("id",),
     ),

@@ -27,6 +27,7 @@ from records.store.journal import (
     RunBegan,
     StudyChanged,
     StudyCreated,
+    StudyLabelled,
     TrialFinished,
     fsync_path,
     journal_path,
@@ -35,7 +36,7 @@ from records.store.journal import (
 )
 from records.store.locks import WAIT_S, hold_study, study_holder
 from records.store.queries import ParseCache, StoredRecords
-from records.store.rows import ComputedMetric, PendingTrial, SearchRun
+from records.store.rows import ComputedMetric, Labels, PendingTrial, SearchRun
 from records.store.writer import StoreWriter
 from records.study import Study
 from records.trial import Repeat, Trial
@@ -161,6 +162,10 @@ class Store(StoredRecords):
     def update(self, study_id: str, *, status: str, summary: str | None = None) -> None:
         """Record the status of a study, and its closing summary if it has one."""
         self._write(study_id, StudyChanged(status=status, summary=summary))
+
+    def label(self, study_id: str, labels: Labels) -> None:
+        """Record the tags, notes and archive mark of a study; it may be running."""
+        self._write(study_id, StudyLabelled(labels=labels))
 
     def replace_study(self, study_id: str, study: Study) -> None:
         """Record a study whose budget was extended."""

@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "best": ("search.cli.studies", "Print the best configuration for other programs to read."),
     "replay": ("search.cli.replay", "Repeat a recorded study and report where the results differ."),
     "report": ("search.cli.report", "Write a report of a study as one page (HTML or Markdown)."),
+    "label": ("search.cli.studies", "Show or change the tags and notes of a study, or archive it."),
     "serve": ("search.cli.serve", "Serve studies over HTTP and in a browser."),
     "mcp": ("search.cli.serve", "Give language models access to a service (MCP over stdio)."),
     "leaderboard": ("search.cli.report", "Rank the best of each study and published entries."),

@@ -2,8 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +14,8 @@ from rich.table import Table
 from evaluator.objective import scoring_of
 from records.codec import from_json, to_json
 from records.errors import StoreError, StudyError, suggestion
-from records.store.rows import StudyRow
+from records.store.queries import StudyQuery
+from records.store.rows import Labels, StudyRow
 from records.store.store import Store
 from records.study import MEASURE
 from records.trial import History, Trial
@@ -51,7 +52,7 @@ from search.report.data import (
     study_words,
     undecided_line,
 )
-from search.settings import has_records, open_store, status, store_root
+from search.settings import has_records, open_store, scrubber, status, store_root
 from search.study.spaces import part_named, space_of
 from search.views.console import Terminal, on_terminal
 from search.views.format import (
@@ -82,18 +83,21 @@ PIPE_WIDTH = 1000
 @takes_options
 def list_studies(
     count: int = option(50, "Show only the newest N.", "--limit", metavar="N", min=1),
+    tag: str | None = option(None, "Only studies with this tag.", metavar="TAG"),
+    archived: bool = option(False, "Show the archived studies instead."),
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List recorded studies, newest first."""
+    """List recorded studies, newest first, without archived ones."""
     facts: list[dict[str, object]] = []
     best: list[str] = []
     all_count = 0
     root = store_root(store).absolute()
     if has_records(store):
         with open_store(store) as records:
-            all_count = records.study_count()
-            for row in records.studies(limit=count):
+            asked = StudyQuery(tag=tag, archived=archived, limit=count)
+            rows, all_count = records.study_page(asked)
+            for row in rows:
                 leader = leader_of(row, records)
                 facts.append(study_facts(row, leader, records))
                 best.append(_best_words(leader, row, records))
@@ -101,6 +105,8 @@ def list_studies(
         typer.echo(json.dumps(facts))
     elif facts:
         _print_table(facts, best)
+    elif tag is not None or archived:
+        typer.echo(f"no such studies in {root}; for the others: cclsearch list", err=True)
     else:
         typer.echo(f"no studies in {root}; next: cclsearch run --objective step_time", err=True)
     if len(facts) < all_count:
@@ -162,6 +168,8 @@ def show(
             typer.echo(json.dumps(facts))
             return
         typer.echo(study_words(row))
+        for line in _label_lines(row.labels):
+            typer.echo(line)
         if is_large:
             _print_large_study(row, leader, last, records)
             return
@@ -228,6 +236,56 @@ def best(
         typer.echo(trial.policy.source.rstrip())
     else:
         typer.echo(config_text(form, part.study, part.config))
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch label --tag baseline --notes 'before the driver update'",
+        "cclsearch label 20260131-120000-ab12 --archive",
+    )
+)
+@takes_options
+def label(
+    *,
+    study_id: StudyArgument = "",
+    tag: list[str] = option([], "Add a tag; repeat it for more.", metavar="TAG"),
+    untag: list[str] = option([], "Remove a tag; repeat it for more.", metavar="TAG"),
+    notes: str | None = option(None, "Replace the notes; '' removes them.", metavar="TEXT"),
+    archived: bool | None = option(
+        None, "Leave the study out of lists, or show it in them again.", "--archive/--restore"
+    ),
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show or change the tags and notes of a study, or archive it.
+
+    They are recorded with the study; `cclsearch list --tag` and the service show them.
+    """
+    scrub = scrubber().text
+    with open_store(store) as records:
+        row = records.find(study_id)
+        labels = row.labels.change(
+            tags=({*row.labels.tags} | {*map(scrub, tag)}) - {*untag},
+            notes=None if notes is None else scrub(notes),
+            archived=archived,
+        )
+        if labels != row.labels:
+            records.label(row.id, labels)
+    if as_json:
+        typer.echo(json.dumps({"study_id": row.id, **asdict(labels)}))
+        return
+    typer.echo(study_words(row), err=True)
+    for line in (*_label_lines(labels),) or ("no tags and no notes",):
+        typer.echo(line)
+
+
+def _label_lines(labels: Labels) -> Iterator[str]:
+    if labels.tags:
+        yield f"tags: {', '.join(labels.tags)}"
+    if labels.notes:
+        yield f"notes: {labels.notes}"
+    if labels.archived:
+        yield "archived"
 
 
 def _is_large(row: StudyRow, asked: ObjectiveOptions, records: Store) -> bool:
@@ -322,7 +380,7 @@ def _notes(record: StudyRecord, trial: Trial, asked: ObjectiveOptions) -> Iterat
 
 def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
     rows = [
-        {**facts, "study": facts["id"], "best": words}
+        {**facts, "study": facts["id"], "best": words, "name": _name_with_tags(facts)}
         for facts, words in zip(studies, best, strict=True)
     ]
     cells = {heading: [str(row[heading]) for row in rows] for heading in COLUMNS}
@@ -349,6 +407,12 @@ def _print_table(studies: list[dict[str, object]], best: list[str]) -> None:
     for facts in studies:
         if facts["caveats"]:
             console.print(f"best of {facts['id']}: {facts['caveats']}")
+
+
+def _name_with_tags(facts: Mapping[str, object]) -> str:
+    tags = facts["tags"]
+    found = tags if isinstance(tags, tuple) else ()
+    return " ".join([str(facts["name"]), *(f"#{tag}" for tag in found)])
 
 
 def _least_cells(heading: str, text: str) -> int:

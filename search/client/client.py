@@ -45,6 +45,7 @@ from search.service.models import (
     PolicyShort,
     QueuedStudy,
     StudyFull,
+    StudyLabels,
     StudyProgress,
     StudyShort,
     TrialFull,
@@ -160,9 +161,12 @@ class Client:
         """Return the environments that studies may be submitted for."""
         return self.ask(list[Environment], "/environments")
 
-    def studies(self) -> Iterator[StudyShort]:
-        """Yield every recorded study, newest first."""
-        return self.paged(Page[StudyShort], "/studies")
+    def studies(self, query: Query | None = None) -> Iterator[StudyShort]:
+        """Yield recorded studies, newest first, without archived ones.
+
+        `query` is what the API takes: `text`, `status`, `tag`, `archived`, `sort`, `order`.
+        """
+        return self.paged(Page[StudyShort], "/studies", query)
 
     def study_page(self, limit: int, offset: int = 0) -> Page[StudyShort]:
         """Return a page of the studies, newest first."""
@@ -250,11 +254,11 @@ class Client:
             "is `cclsearch serve` running there?"
         )
 
-    def paged(self, kind: type[Page[T]], path: str) -> Iterator[T]:
+    def paged(self, kind: type[Page[T]], path: str, query: Query | None = None) -> Iterator[T]:
         """Yield all items of a list, fetched page by page on demand."""
         offset = 0
         while True:
-            page = self.ask(kind, path, {"limit": PAGE, "offset": offset})
+            page = self.ask(kind, path, {**(query or {}), "limit": PAGE, "offset": offset})
             yield from page.items
             offset += len(page.items)
             if not page.items or offset >= page.total:
@@ -399,6 +403,18 @@ class RemoteStudy:
             raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
         finally:
             part.unlink(missing_ok=True)
+
+    def label(
+        self,
+        *,
+        tags: Iterable[str] | None = None,
+        notes: str | None = None,
+        archived: bool | None = None,
+    ) -> StudyLabels:
+        """Change its tags, its notes or whether it is archived; return all of them."""
+        given = {"tags": None if tags is None else [*tags], "notes": notes, "archived": archived}
+        body = {name: value for name, value in given.items() if value is not None}
+        return self._client.tell(StudyLabels, f"{self._path}/labels", body)
 
     def cancel(self) -> str:
         """Cancel it; what it measured stays. Return its status."""

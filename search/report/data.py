@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -368,6 +368,7 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
         "both": None if result is None else result.both,
         "unit": score.unit if score is not None else None,
         "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
+        **asdict(row.labels),
     }
 
 

@@ -57,7 +57,15 @@ class Disturbance(BaseModel):
     words: str
 
 
-class StudyShort(BaseModel):
+class StudyLabels(BaseModel):
+    """What people added to a study."""
+
+    tags: list[str]
+    notes: str
+    archived: bool
+
+
+class StudyShort(StudyLabels):
     """A study in a list.
 
     `started_at` of an imported one is when its own search began, null where its record does not

@@ -19,7 +19,7 @@ from evaluator.objective import limit, scoring
 from policies.contract import seed_names
 from records.codec import utc_now
 from records.errors import StudyError, shown, suggestion
-from records.store.rows import StudyRow
+from records.store.rows import NOTES_CHARS, TAG_CHARS, Labels, StudyRow
 from records.store.store import Store
 from records.study import Dimension, Objective, Study, choices_of, digest
 from search.compose import (
@@ -99,6 +99,16 @@ class NewStudy(BaseModel):
         dict[Annotated[str, Field(max_length=100)], Annotated[list[Scalar], Field(max_length=100)]],
         Field(max_length=50),
     ] = Field(default_factory=dict)
+
+
+class LabelChanges(BaseModel):
+    """New labels of a study; what is null or left out stays."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    tags: list[Annotated[str, Field(max_length=TAG_CHARS)]] | None = None
+    notes: Annotated[str, Field(max_length=NOTES_CHARS)] | None = None
+    archived: bool | None = None
 
 
 class RefusedError(StudyError):
@@ -271,6 +281,28 @@ class Service:
     def _require_room(self) -> None:
         if len(self.table.under_way()) >= self.config.limits.queued_studies:
             raise TooManyError("the queue is full; wait for a study to end, or cancel one")
+
+    def label(self, study_id: str, changes: LabelChanges, caller: Caller) -> Labels:
+        """Change the tags, the notes or the archive mark of a study; return all of them.
+
+        Raise `ForbiddenError` for a study of another.
+        """
+        row = self.study(study_id)
+        submitted = self.table.find(study_id)
+        if submitted is not None and not caller.may_change(submitted.submitted_by):
+            raise ForbiddenError(
+                f"study {study_id} was submitted by {submitted.submitted_by}; only they and "
+                "admins may label it"
+            )
+        scrub = scrubber().text
+        labels = row.labels.change(
+            tags=None if changes.tags is None else map(scrub, changes.tags),
+            notes=None if changes.notes is None else scrub(changes.notes),
+            archived=changes.archived,
+        )
+        if labels != row.labels:
+            self.records.label(study_id, labels)
+        return labels
 
     def cancel(self, study_id: str, caller: Caller) -> Submitted:
         """Cancel a study that is queued or runs; what it measured stays.

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, Literal
@@ -13,8 +13,8 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from records.codec import to_json
-from records.store.queries import StudyQuery
-from records.store.rows import StudyRow
+from records.store.queries import StudyColumn, StudyQuery
+from records.store.rows import TAG_CHARS, StudyRow
 from records.store.store import Store
 from search.loop.running import most_steps, running_launches
 from search.loop.study_result import best_result, final_result, leader_of
@@ -29,13 +29,14 @@ from search.service.models import (
     QueuedStudy,
     Remaining,
     StudyFull,
+    StudyLabels,
     StudyProgress,
     StudyShort,
     disturbance_of,
     result_of,
 )
 from search.service.queue import State, Submitted
-from search.service.service import NewStudy, Service, status_from
+from search.service.service import LabelChanges, NewStudy, Service, status_from
 from search.settings import scrubber
 from search.views.console import plain
 from search.views.study import launch_words, left_basis, left_words
@@ -96,6 +97,15 @@ def resume(
     """Go on with a study that ended, with more trials if they are given."""
     more = None if how is None else how.more_trials
     return QueuedStudy(id=study_id, status=service.resume(study_id, more, caller).state.value)
+
+
+@router.post("/studies/{study_id}/labels")
+def label(
+    study_id: str, changes: LabelChanges, service: TheService, caller: Submitter
+) -> StudyLabels:
+    """Change the tags, the notes or the archive mark of a study; lists leave out archived ones."""
+    found = service.label(study_id, changes, caller)
+    return StudyLabels(tags=[*found.tags], notes=found.notes, archived=found.archived)
 
 
 progress_router = APIRouter(tags=["progress"])
@@ -224,24 +234,16 @@ def study_full(row: StudyRow, service: Service) -> StudyFull:
     )
 
 
-def study_page(
-    service: Service, *, limit: int, offset: int, text: str | None, status: str | None
-) -> Page[StudyShort]:
-    """Some of the studies, newest first: those with this text and this status, if they are given.
+def study_page(service: Service, query: StudyQuery) -> Page[StudyShort]:
+    """Return a page of the studies.
 
-    The status of one that was submitted here, or whose process is gone, is not what is on record.
+    The status of one that was submitted here, or whose process is gone, is not what is recorded.
     """
-    among, except_for = ((), ()) if status is None else _standing(status, service)
-    query = StudyQuery(
-        text=text,
-        status=status,
-        among=among,
-        except_for=except_for,
-        limit=limit,
-        offset=offset,
-    )
+    if query.status is not None:
+        among, except_for = _standing(query.status, service)
+        query = replace(query, among=among, except_for=except_for)
     rows, total = service.records.study_page(query)
-    return Page(items=[study_short(row, service) for row in rows], total=total, offset=offset)
+    return Page(items=[study_short(row, service) for row in rows], total=total, offset=query.offset)
 
 
 def _standing(status: str, service: Service) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -277,6 +279,9 @@ def _short(row: StudyRow, submitted: Submitted | None, status: str, service: Ser
         submitted_by=submitted.submitted_by if submitted else None,
         message=submitted.message if submitted else None,
         imported_from=study.origin.kind if study.origin else None,
+        tags=[*row.labels.tags],
+        notes=row.labels.notes,
+        archived=row.labels.archived,
     )
 
 
@@ -307,9 +312,23 @@ def studies(
         str | None, Query(max_length=200, description="In the id, the name or the objective.")
     ] = None,
     status: Status | None = None,
+    tag: Annotated[str | None, Query(max_length=TAG_CHARS)] = None,
+    archived: Annotated[bool, Query(description="Those that are archived, instead.")] = False,
+    sort: StudyColumn = "created_at",
+    order: Literal["asc", "desc"] = "desc",
 ) -> Page[StudyShort]:
-    """Studies, newest first."""
-    return study_page(service, limit=limit, offset=offset, text=text, status=status)
+    """Studies, newest first, without archived ones."""
+    query = StudyQuery(
+        text=text,
+        status=status,
+        tag=tag,
+        archived=archived,
+        sort=sort,
+        descending=order == "desc",
+        limit=limit,
+        offset=offset,
+    )
+    return study_page(service, query)
 
 
 @studies_router.get("/studies/{study_id}")

@@ -1,11 +1,12 @@
 """The page of all studies and the page of one study, which follows its search."""
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Query, Request, Response
@@ -14,10 +15,10 @@ from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, ValidationError
 
 from evaluator.objective import scoring_of
-from records.codec import utc_now
+from records.codec import first_problem, utc_now
 from records.errors import StudyError, shown
-from records.store.queries import TrialQuery
-from records.store.rows import StudyRow
+from records.store.queries import StudyColumn, StudyQuery, TrialQuery
+from records.store.rows import TAG_CHARS, StudyRow
 from records.store.store import Store
 from records.trial import Failed, History, Trial
 from search.loop.budget import cost_usd, with_price
@@ -30,6 +31,7 @@ from search.service.api.studies import (
     Offset,
     Status,
     cancel,
+    label,
     resume,
     study_full,
     study_page,
@@ -39,6 +41,7 @@ from search.service.data import MOST_MARKS
 from search.service.events import line_start
 from search.service.pages.base import OneStudy, drawing, form_of, one, page
 from search.service.queue import UNDER_WAY
+from search.service.service import LabelChanges
 from search.study.spaces import parts
 from search.transfer.script import launch_script
 from search.views.format import format_elapsed, one_line, read_instant
@@ -48,6 +51,7 @@ from search.views.trial import Line
 router = APIRouter(include_in_schema=False)
 
 ON_A_PAGE = 25
+MOST_TAGS_SHOWN = 200
 STATUSES = get_args(Status)
 MOST_JUDGED = 50
 JUDGED = frozenset({"noise", "race"})
@@ -136,13 +140,27 @@ def studies_page(
     offset: Offset = 0,
     text: Annotated[str, Query(max_length=200)] = "",
     status: Annotated[str, Query(max_length=20)] = "",
+    tag: Annotated[str, Query(max_length=TAG_CHARS)] = "",
+    archived: bool = False,
+    sort: StudyColumn = "created_at",
+    order: Literal["asc", "desc"] = "desc",
 ) -> Response:
     """Show the studies, newest first."""
     status = status if status in STATUSES else ""
-    found = study_page(
-        service, limit=ON_A_PAGE, offset=offset, text=text or None, status=status or None
+    asked = StudyQuery(
+        text=text or None,
+        status=status or None,
+        tag=tag or None,
+        archived=archived,
+        sort=sort,
+        descending=order == "desc",
+        limit=ON_A_PAGE,
+        offset=offset,
     )
-    query = {name: value for name, value in (("text", text), ("status", status)) if value}
+    found = study_page(service, asked)
+    filters = {"text": text, "status": status, "tag": tag, "archived": "yes" if archived else ""}
+    filters = {name: value for name, value in filters.items() if value}
+    ordered = {} if asked.order == StudyQuery().order else {"sort": sort, "order": order}
     return page(
         request,
         "studies.html",
@@ -152,11 +170,19 @@ def studies_page(
             for each in found.items
         },
         limit=ON_A_PAGE,
-        text=text,
-        chosen=status,
+        asked=asked,
+        filters=filters,
+        tags=service.records.tags(MOST_TAGS_SHOWN),
         statuses=STATUSES,
-        address=f"/studies?{urlencode(query)}&" if query else "/studies?",
+        order=order,
+        filtered=_address(filters),
+        address=_address({**filters, **ordered}),
     )
+
+
+def _address(query: Mapping[str, str]) -> str:
+    """Return the address of the list, to which more can be added."""
+    return f"/studies?{urlencode(query)}&" if query else "/studies?"
 
 
 @router.get("/studies/{study_id}")
@@ -190,6 +216,24 @@ def one_study_page(at: OneStudy) -> Response:
         more_trials=MORE_TRIALS,
         most_marks=MOST_MARKS,
     )
+
+
+@router.post("/studies/{study_id}/labels")
+async def label_from_page(
+    study_id: str, request: Request, service: TheService, caller: Submitter
+) -> Response:
+    """Change the labels of a study and show it."""
+    fields = await form_of(request)
+    try:
+        changes = LabelChanges(
+            tags=re.split(r"[,\s]+", one(fields, "tags")) if one(fields, "tags") else [],
+            notes=one(fields, "notes"),
+            archived="archived" in fields,
+        )
+    except ValidationError as error:
+        raise StudyError(first_problem(error)) from error
+    await run_in_threadpool(label, study_id, changes, service, caller)
+    return RedirectResponse(f"/studies/{study_id}", status_code=303)
 
 
 @router.post("/studies/{study_id}/cancel")

@@ -41,6 +41,32 @@ def on_record(cclsearch, finished):
     return lambda *arguments: cclsearch(*arguments, "--store", finished.root)
 
 
+def test_a_study_is_labelled_and_archived_and_lists_leave_it_out(on_record):
+    study_id = "20260101-000000-aaaa"
+    added = on_record("label", "--tag", "b", "--tag", "a", "--notes", "before the update")
+    listed = on_record("list", "--tag", "a")
+    changed = on_record("label", study_id[:8], "--untag", "a", "--archive", "--json")
+
+    assert added.out == "tags: a, b\nnotes: before the update\n"
+    assert "#a #b" in listed.out
+    labels = {"tags": ["b"], "notes": "before the update", "archived": True}
+    assert json.loads(changed.out) == {"study_id": study_id, **labels}
+    assert study_id not in on_record("list").out
+    (archived,) = json.loads(on_record("list", "--archived", "--json").out)
+    assert archived.items() >= labels.items()
+    assert "tags: b\nnotes: before the update\narchived" in on_record("show", study_id).out
+    assert on_record("label", study_id, "--restore", "--untag", "b", "--notes", "").out == (
+        "no tags and no notes\n"
+    )
+
+
+def test_what_is_no_tag_is_refused(on_record):
+    ended = on_record("label", "--tag", "two words")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "'two words' is not a tag" in ended.err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,15 +1,20 @@
 """The page of studies, the leaderboard, health, and the frame around all pages."""
 
 import re
+from contextlib import closing
 
 import pytest
 
+from records.store.rows import Labels
+from records.store.store import Store
+from search.client.client import Client
 from search.views.charts import sparkline
 from search.views.format import format_elapsed
-from tests.search.service.conftest import FAILED, FINISHED, IMPORTED
+from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, Served
 from tests.search.service.reading_pages import get, links
 from tests.support import records as testing
 
+STUDIES = [f"/studies/{each}" for each in (FINISHED, FAILED, IMPORTED)]
 ADDRESSES = ["/studies", f"/studies/{FINISHED}", "/leaderboard", "/health"]
 
 
@@ -38,6 +43,85 @@ def test_studies_are_found_by_text_and_by_status(client):
     }
     get(client, "/studies?offset=100000")
     get(client, "/studies?offset=-1", status=422)
+
+
+@pytest.fixture
+def labelled(served) -> Served:
+    """A service whose finished study is tagged, and whose failed one is archived."""
+    with closing(Store(served.service.store)) as store:
+        store.label(FINISHED, Labels(tags=("nightly", "v2"), notes=f"why\n{HOSTILE}"))
+        store.label(FAILED, Labels(archived=True))
+    return served
+
+
+def test_studies_are_found_by_tag_and_archived_ones_only_where_they_are_asked_for(labelled):
+    with labelled.client("read") as reader:
+        all_of_them = get(reader, "/studies")
+        tagged = links(get(reader, "/studies?tag=nightly"))
+        archived = links(get(reader, "/studies?archived=yes"))
+        listed = reader.get("/api/v1/studies", params={"archived": True}).json()["items"]
+
+    assert f"/studies/{FAILED}" not in links(all_of_them).values()
+    assert links(all_of_them)["v2"] == "/studies?tag=v2"
+    assert [one for one in tagged.values() if one in STUDIES] == [f"/studies/{FINISHED}"]
+    assert [one for one in archived.values() if one in STUDIES] == [f"/studies/{FAILED}"]
+    assert [(one["id"], one["archived"]) for one in listed] == [(FAILED, True)]
+
+
+@pytest.mark.parametrize(
+    ("order", "listed"),
+    [
+        ("", [IMPORTED, FAILED, FINISHED]),
+        ("sort=created_at&order=asc", [FINISHED, FAILED, IMPORTED]),
+        ("sort=name&order=asc", [FAILED, FINISHED, IMPORTED]),
+        ("sort=trials&order=desc", [FINISHED, IMPORTED, FAILED]),
+    ],
+)
+def test_studies_are_sorted_by_their_columns(client, order, listed):
+    page = get(client, f"/studies?{order}")
+
+    found = [link for link in links(page).values() if link in STUDIES]
+    assert found == [f"/studies/{each}" for each in listed]
+    assert len([e for e in page.all("th") if "aria-sort" in e.attributes]) == 1
+    get(client, "/studies?sort=nonsense", status=422)
+
+
+def test_labels_are_edited_on_the_page_by_who_may(labelled):
+    form = {"tags": "v3,  nightly", "notes": " because ", "archived": "yes"}
+    with labelled.client("read") as reader, labelled.client("submit") as submitter:
+        shown = get(reader, f"/studies/{FINISHED}")
+        refused = reader.post(f"/studies/{FINISHED}/labels", data=form)
+        saved = submitter.post(f"/studies/{FINISHED}/labels", data=form)
+        wrong = submitter.post(f"/studies/{FINISHED}/labels", data={"tags": "<b>"})
+        fields = get(submitter, f"/studies/{FINISHED}")
+
+    assert "<img src=x onerror=alert(1)>" in shown.text
+    assert "Save" not in texts(shown, "button")
+    assert (refused.status_code, saved.status_code) == (403, 303)
+    assert (wrong.status_code, "is not a tag" in wrong.text) == (422, True)
+    assert fields.find("tags").attributes["value"] == "nightly, v3"
+    assert fields.find("notes").text == "because"
+
+
+def test_a_study_of_another_is_labelled_by_admins_alone(served):
+    with served.client("admin") as admin, served.client("submit") as submitter:
+        study_id = admin.post("/api/v1/studies", json={"trials": 1}).json()["id"]
+        path = f"/api/v1/studies/{study_id}/labels"
+        refused = submitter.post(path, json={"archived": True})
+        done = admin.post(path, json={"archived": True})
+
+    assert (refused.status_code, done.status_code) == (403, 200)
+
+
+def test_the_client_labels_and_finds_studies(labelled):
+    with Client(labelled.url, labelled.tokens["submit"], patience_s=0) as client:
+        found = client.study(FINISHED).label(tags=["mine"], notes="a key ghp_" + "x" * 36)
+        named = [one.id for one in client.studies({"tag": "mine"})]
+        study = client.study(FINISHED).now()
+
+    assert (found.tags, found.notes, found.archived) == (["mine"], "a key ***", False)
+    assert named == [FINISHED]
+    assert (study.tags, study.notes) == (found.tags, found.notes)
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

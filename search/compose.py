@@ -239,7 +239,7 @@ def _proposer(runner: TrialRunner, backend: Backend, opened: ExitStack) -> Propo
     if study.strategy in CHOOSERS:
         return OfflineProposer(chooser_named(study.strategy, space, estimates))
     if study.strategy == ReplayProposer.name:
-        return ReplayProposer(backend.again)
+        return ReplayProposer(backend.again[: study.budget.trials])
     if study.strategy not in MODEL_TURNS:
         raise StudyError(
             f"strategy {study.strategy!r} is unknown; {suggestion(study.strategy, [*STRATEGIES])}"

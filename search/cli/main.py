@@ -48,6 +48,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "init": ("search.cli.init", "Write a study file for your own script, and launch it once."),
     "try": ("search.cli.init", "Launch your script once, and check all that it may report."),
     "resume": ("search.cli.run", "Resume a study, or add launches to it."),
+    "race": ("search.cli.run", "Launch two trials of a study again, interleaved, until one wins."),
     "list": ("search.cli.studies", "List recorded studies, newest first."),
     "show": ("search.cli.studies", "Show a study: its trials and its result."),
     "best": ("search.cli.studies", "Print the best configuration for other programs to read."),

@@ -209,6 +209,32 @@ def resume(
     _end(resume_study(study_id, trials, store, model=model, trusted=trust, as_json=as_json))
 
 
+@app.command(epilog=examples("cclsearch race 20260131-120000-ab12 3 7"))
+@takes_options
+def race(
+    study_id: Annotated[str, typer.Argument(metavar="STUDY", help="Study id or a prefix of it.")],
+    a: Annotated[int, typer.Argument(metavar="A", help="A measured trial of the study.", min=0)],
+    b: Annotated[int, typer.Argument(metavar="B", help="Another one.", min=0)],
+    trust: TrustOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Race two trials of a study: launch both again, interleaved, until one is shown to be better.
+
+    They become trials 0 and 1 of a new study; the recorded one does not change.
+    """
+    from search.compose import new_study_id
+    from search.strategies.proposers import race_study, record_race
+
+    with open_store(store) as records:
+        row = records.find(study_id)
+        _require_launchable(row, records, trusted=trust)
+        study = race_study(row, (a, b), records)
+        new_id = new_study_id()
+        record_race(new_id, study, (a, b), installed_version(), "interrupted", records)
+    _end(resume_study(new_id, None, store, as_json=as_json))
+
+
 def _end(finding: StudyResult) -> None:
     if finding.winner is None:
         raise typer.Exit(NOTHING_MEASURED)

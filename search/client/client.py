@@ -416,6 +416,11 @@ class RemoteStudy:
         body = {name: value for name, value in given.items() if value is not None}
         return self._client.tell(StudyLabels, f"{self._path}/labels", body)
 
+    def race(self, a: int, b: int) -> "RemoteStudy":
+        """Queue a new study that launches two of its trials again, interleaved."""
+        sent = self._client.tell(QueuedStudy, f"{self._path}/race", {"trials": [a, b]})
+        return RemoteStudy(self._client, sent.id)
+
     def cancel(self) -> str:
         """Cancel it; what it measured stays. Return its status."""
         return self._client.tell(QueuedStudy, f"{self._path}/cancel", {}).status

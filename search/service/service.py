@@ -56,6 +56,7 @@ from search.service.queue import RunTable, State, Submitted
 from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path
 from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
+from search.strategies.proposers import race_study, record_race
 from search.study.spaces import completed, prepare
 from search.study.study_file import builtin_study, read_study_file
 from search.views.machine import Disturbed
@@ -250,23 +251,64 @@ class Service:
                 raise RefusedError({"environment": words})
             base, policies = offered_study(offered, self.folder), self.store / "service/policies"
             study = scrubbed_study(study_of(asked, base, self.config, policies), scrubber())
-            study_id = new_study_id()
-            submitted = Submitted(
-                study_id=study_id,
-                environment=asked.environment,
-                devices=offered.devices,
-                parallel_studies=offered.parallel_studies,
-                submitted_by=caller.name,
-            )
-            # Added to the queue first: the next start recovers from a kill in between.
-            self.table.add(submitted, None if key is None else (caller.name, *key))
-            try:
+
+            def record(study_id: str) -> None:
                 self.records.create(study_id, study, installed_version(), status="queued")
-            except BaseException:
-                self.table.forget(study_id)
-                raise
-            self.table.change_from(study_id, State.PENDING, State.QUEUED)
+
+            named = None if key is None else (caller.name, *key)
+            study_id = self._queue(asked.environment, caller, named, record)
         self.scheduler.wake()
+        return study_id
+
+    def race(self, study_id: str, ordinals: tuple[int, int], caller: Caller) -> str:
+        """Queue a new study that races two trials of a study, and return its id.
+
+        It is searched where that study was. Raise `StudyError` where they cannot race,
+        `ConflictError`, `TooManyError`.
+        """
+        row, (a, b) = self.study(study_id), ordinals
+        submitted = self.table.find(study_id)
+        if submitted is None:
+            raise ConflictError(
+                f"study {study_id} was not submitted here; use `cclsearch race {study_id} {a} {b}`"
+            )
+        if submitted.environment not in self.config.environment:
+            raise ConflictError(f"environment {submitted.environment!r} is not offered any more")
+        study = race_study(row, ordinals, self.records)
+
+        def record(new_id: str) -> None:
+            record_race(new_id, study, ordinals, installed_version(), "queued", self.records)
+
+        with self._submitting():
+            self._require_room()
+            new_id = self._queue(submitted.environment, caller, None, record)
+        self.scheduler.wake()
+        return new_id
+
+    def _queue(
+        self,
+        environment: str,
+        caller: Caller,
+        key: tuple[str, str, str] | None,
+        record: Callable[[str], None],
+    ) -> str:
+        """Put a new study, which `record` records, into the queue."""
+        offered, study_id = self.config.environment[environment], new_study_id()
+        submitted = Submitted(
+            study_id=study_id,
+            environment=environment,
+            devices=offered.devices,
+            parallel_studies=offered.parallel_studies,
+            submitted_by=caller.name,
+        )
+        # Added to the queue first: the next start recovers from a kill in between.
+        self.table.add(submitted, key)
+        try:
+            record(study_id)
+        except BaseException:
+            self.table.forget(study_id)
+            raise
+        self.table.change_from(study_id, State.PENDING, State.QUEUED)
         return study_id
 
     @contextmanager

@@ -7,8 +7,10 @@ from random import Random
 from typing import ClassVar, Final
 
 from evaluator.objective import Scoring
+from records.codec import utc_now
 from records.errors import StudyError
-from records.store.rows import StudyRow
+from records.store.journal import Entry, StudyCreated
+from records.store.rows import PendingTrial, StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import Config, History, Policy
@@ -79,6 +81,62 @@ def study_again(row: StudyRow, store: Store) -> Study:
         max_wall_s=None,
     )
     return replace(study, budget=budget)
+
+
+LEAST_ROUNDS, MOST_ROUNDS = 3, 12
+"""Of a race, where the study itself asks for fewer."""
+
+
+def race_study(row: StudyRow, ordinals: tuple[int, int], store: Store) -> Study:
+    """Return a new study that launches two measured trials of a recorded one, interleaved.
+
+    Raise `StudyError` where they cannot race.
+    """
+    if ordinals[0] == ordinals[1]:
+        raise StudyError(f"trial {ordinals[0]} cannot race itself; give two trials")
+    for ordinal in ordinals:
+        trial = store.trial(row.id, ordinal)
+        if trial is None or trial.score is None:
+            why = "was not measured" if trial is not None else "is not recorded"
+            raise StudyError(
+                f"trial {ordinal} of study {row.id} {why}; a race needs two measured trials"
+            )
+    measure = replace(
+        row.study.measure,
+        race_ratio=1.0,
+        race_rounds=0,
+        confirm_top=2,
+        confirm_rounds=max(LEAST_ROUNDS, row.study.measure.confirm_rounds),
+        max_confirm_rounds=max(MOST_ROUNDS, row.study.measure.max_confirm_rounds),
+    )
+    each = 1 + measure.infrastructure_retries + measure.self_test_rounds
+    launches = 2 * (each + 2 * measure.max_confirm_rounds)
+    budget = replace(
+        row.study.budget, trials=2, patience=2, max_failures=2, launches=launches, max_wall_s=None
+    )
+    return replace(
+        row.study,
+        name=f"trial {ordinals[0]} against {ordinals[1]} of {row.study.name}",
+        strategy=ReplayProposer.name,
+        replay_of=row.id,
+        measure=measure,
+        budget=budget,
+    )
+
+
+def record_race(
+    study_id: str, study: Study, ordinals: tuple[int, int], version: str, status: str, store: Store
+) -> None:
+    """Record a race of two trials with both of them begun, all or nothing."""
+    trials = [store.trial(study.replay_of or "", ordinal) for ordinal in ordinals]
+    entries: list[Entry] = [
+        StudyCreated(study=study, version=version, created_at=utc_now(), status=status)
+    ]
+    entries += [
+        PendingTrial(ordinal=number, policy=trial.policy, started_at=utc_now())
+        for number, trial in enumerate(filter(None, trials))
+    ]
+    store.restore(study_id, entries)
 
 
 def policies_again(study: Study, store: Store) -> tuple[Policy, ...]:

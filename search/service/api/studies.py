@@ -53,6 +53,17 @@ IdempotencyKey = Annotated[
 ]
 
 
+TrialNumber = Annotated[int, Field(ge=0, le=1_000_000_000)]
+
+
+class Race(BaseModel):
+    """Which two trials race."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    trials: tuple[TrialNumber, TrialNumber]
+
+
 class MoreTrials(BaseModel):
     """How a study goes on."""
 
@@ -97,6 +108,16 @@ def resume(
     """Go on with a study that ended, with more trials if they are given."""
     more = None if how is None else how.more_trials
     return QueuedStudy(id=study_id, status=service.resume(study_id, more, caller).state.value)
+
+
+@router.post("/studies/{study_id}/race", status_code=201)
+def race(
+    study_id: str, asked: Race, service: TheService, caller: Submitter, response: Response
+) -> QueuedStudy:
+    """Submit a new study that launches two trials of this one again, interleaved."""
+    new_id = service.race(study_id, asked.trials, caller)
+    response.headers["location"] = f"/api/v1/studies/{new_id}"
+    return QueuedStudy(id=new_id, status=service.status(service.study(new_id)))
 
 
 @router.post("/studies/{study_id}/labels")

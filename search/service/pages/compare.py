@@ -6,6 +6,9 @@ from difflib import unified_diff
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import RedirectResponse
+from pydantic import ValidationError
 
 from records.errors import StudyError
 from records.store.queries import PolicyResult
@@ -15,11 +18,11 @@ from records.trial import Trial
 from search.compare.sides import TrialSide
 from search.compare.view import comparison_document
 from search.report.explored import StudyHistory, repeat_spreads, spread_of_trial
-from search.service.access import Reader, TheService
-from search.service.api.studies import Offset
+from search.service.access import Reader, Submitter, TheService
+from search.service.api.studies import Offset, Race
 from search.service.api.trials import policy_before, policy_of, side_of
 from search.service.data import compare_recorded, disturbed_trials
-from search.service.pages.base import OneStudy, drawing, page, visible
+from search.service.pages.base import OneStudy, drawing, form_of, page, visible
 from search.service.service import Service
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
 from search.views.document import Block, Paragraph
@@ -79,12 +82,38 @@ def compare(
         request,
         "compare.html",
         sides=sides,
+        racers=_racers(sides, service),
         most=MOST_SIDES,
         knobs=knob_values([each.trial.config if each.trial else None for each in sides]),
         verdicts=[_verdict(sides[0], other) for other in sides[1:]],
         chart=drawing(regret_chart(histories)),
         study_count=len(studies),
     )
+
+
+@router.post("/studies/{study_id}/race")
+async def race_from_page(
+    study_id: str, request: Request, service: TheService, caller: Submitter
+) -> Response:
+    """Queue a race of two trials and show its study."""
+    trials = (await form_of(request)).get("trial", ())
+    try:
+        asked = Race.model_validate({"trials": trials})
+    except ValidationError as error:
+        raise StudyError("a race needs the numbers of two trials") from error
+    new_id = await run_in_threadpool(service.race, study_id, asked.trials, caller)
+    return RedirectResponse(f"/studies/{new_id}", status_code=303)
+
+
+def _racers(sides: Sequence[Side], service: Service) -> tuple[str, int, int] | None:
+    """Return the study and the two trials of it that may race; None for other sides."""
+    trials = [each.trial for each in sides]
+    if len(sides) != 2 or sides[0].row.id != sides[1].row.id:
+        return None
+    measured = [each.ordinal for each in trials if each is not None and each.score is not None]
+    if len(set(measured)) != 2 or service.table.find(sides[0].row.id) is None:
+        return None
+    return sides[0].row.id, measured[0], measured[1]
 
 
 @router.get("/studies/{study_id}/policies")

@@ -81,5 +81,5 @@ def test_a_change_keeps_what_it_does_not_name():
     ],
 )
 def test_what_is_no_label_is_refused(given):
-    with pytest.raises(StudyError, match="tag|notes"):
+    with pytest.raises(StudyError, match=r"tag|notes"):
         LABELS.change(**given)

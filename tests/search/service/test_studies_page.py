@@ -5,9 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from records.store.rows import Labels
+from records.store.rows import Labels, PendingTrial
 from records.store.store import Store
 from search.client.client import Client
+from search.service.queue import State
 from search.views.charts import sparkline
 from search.views.format import format_elapsed
 from tests.search.service.conftest import FAILED, FINISHED, HOSTILE, IMPORTED, Served
@@ -122,6 +123,69 @@ def test_the_client_labels_and_finds_studies(labelled):
     assert (found.tags, found.notes, found.archived) == (["mine"], "a key ***", False)
     assert named == [FINISHED]
     assert (study.tags, study.notes) == (found.tags, found.notes)
+
+
+@pytest.fixture
+def measured(served) -> str:
+    """The id of a submitted study that has ended, with two measured trials and a failed one."""
+    with served.client("admin") as admin:
+        study_id = admin.post("/api/v1/studies", json={"trials": 3}).json()["id"]
+    with closing(Store(served.service.store)) as store:
+        for ordinal, outcome in enumerate((0.5, 0.25, testing.failed())):
+            trial = testing.trial(ordinal, outcome, {"tp": ordinal + 1})
+            store.begin(
+                study_id, PendingTrial(ordinal=ordinal, policy=trial.policy, started_at=""), None
+            )
+            store.finish(study_id, trial)
+    served.service.table.change_from(study_id, State.QUEUED, State.FINISHED)
+    return study_id
+
+
+def test_two_trials_race_in_a_new_study_of_the_same_environment(served, measured):
+    with served.client("submit") as submitter:
+        page = get(submitter, f"/compare?side={measured}:1&side={measured}:0")
+        sent = [
+            e.attributes["value"] for e in page.all("input") if e.attributes.get("name") == "trial"
+        ]
+        raced = submitter.post(f"/studies/{measured}/race", data={"trial": sent})
+        new_id = raced.headers["location"].rpartition("/")[2]
+        study = submitter.get(f"/api/v1/studies/{new_id}").json()
+
+    assert (sent, raced.status_code) == (["1", "0"], 303)
+    assert (study["status"], study["submitted_by"]) == ("queued", "submit")
+    assert study["environment"] == "builtin"
+    assert study["name"].startswith("trial 1 against 0 of ")
+    records = served.service.records
+    assert [each.policy for each in records.pending(new_id)] == [
+        records.trial(measured, ordinal).policy for ordinal in (1, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("role", "trials", "status", "words"),
+    [
+        ("read", [0, 1], 403, "needs the role submit"),
+        ("submit", [0, 0], 422, "trial 0 cannot race itself"),
+        ("submit", [0, 2], 422, "trial 2 of study"),
+        ("submit", [0, 9], 422, "trial 9 of study"),
+        ("submit", [0], 422, "trials"),
+    ],
+)
+def test_what_cannot_race_is_refused(served, measured, role, trials, status, words):
+    with served.client(role) as client:
+        answer = client.post(f"/api/v1/studies/{measured}/race", json={"trials": trials})
+
+    assert (answer.status_code, words in answer.text) == (status, True)
+
+
+def test_a_study_that_was_not_submitted_here_races_on_the_command_line(client, served):
+    page = get(client, f"/compare?side={FINISHED}:0&side={FINISHED}:1")
+    with served.client("admin") as admin:
+        answer = admin.post(f"/api/v1/studies/{FINISHED}/race", json={"trials": [0, 1]})
+
+    assert "Race these two" not in page.text
+    assert answer.status_code == 409
+    assert f"cclsearch race {FINISHED} 0 1" in answer.text
 
 
 @pytest.mark.parametrize("address", ADDRESSES)

@@ -232,7 +232,11 @@ def race(
         study = race_study(row, (a, b), records)
         new_id = new_study_id()
         record_race(new_id, study, (a, b), installed_version(), "interrupted", records)
-    _end(resume_study(new_id, None, store, as_json=as_json))
+    finding = resume_study(new_id, None, store, as_json=as_json)
+    if not as_json:
+        flag = store_flag(store_root(store))
+        typer.echo(f"next: cclsearch compare trial:{new_id}:0 trial:{new_id}:1{flag}")
+    _end(finding)
 
 
 def _end(finding: StudyResult) -> None:

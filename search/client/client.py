@@ -412,8 +412,9 @@ class RemoteStudy:
         archived: bool | None = None,
     ) -> StudyLabels:
         """Change its tags, its notes or whether it is archived; return all of them."""
-        given = {"tags": None if tags is None else [*tags], "notes": notes, "archived": archived}
-        body = {name: value for name, value in given.items() if value is not None}
+        body: dict[str, JsonValue] = {} if tags is None else {"tags": [*tags]}
+        body |= {} if notes is None else {"notes": notes}
+        body |= {} if archived is None else {"archived": archived}
         return self._client.tell(StudyLabels, f"{self._path}/labels", body)
 
     def race(self, a: int, b: int) -> "RemoteStudy":

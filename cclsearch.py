@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
@@ -64,15 +64,16 @@ def __getattr__(name: str) -> object:
 
 
 @overload
-def steps() -> Iterator[int]: ...
+def steps(*, accumulate: int = 1) -> Iterator[int]: ...
 @overload
-def steps(items: Iterable[T]) -> Iterator[T]: ...
-def steps(items: Iterable[Any] | None = None) -> Iterator[Any]:
+def steps(items: Iterable[T], *, accumulate: int = 1) -> Iterator[T]: ...
+def steps(items: Iterable[Any] | None = None, *, accumulate: int = 1) -> Iterator[Any]:
     """Yield from `items`; in a trial, time and profile the loop's body as one step each.
 
     Outside a trial this is the loop over `items`, or over 0, 1, 2, ... without any. In a trial the
     loop runs as many steps as the study asks for (warm-up, timed, profiled) and ends; `items` start
-    over where they are too few, and fetching one is part of its step.
+    over where they are too few, and fetching one is part of its step. Where the loop accumulates
+    the gradients of several items before each optimizer step, `accumulate` is how many.
     """
     trial = _trial()
     if trial is None:
@@ -82,9 +83,10 @@ def steps(items: Iterable[Any] | None = None) -> Iterator[Any]:
         return
     try:
         trial.mark()
-        for item in itertools.count() if items is None else _repeated(items):
+        repeated = itertools.count() if items is None else _repeated(items)
+        for count, item in enumerate(repeated, 1):
             yield item
-            if trial.mark():
+            if count % accumulate == 0 and trial.mark():
                 return
     finally:
         if not trial.finished:
@@ -95,8 +97,9 @@ def log(*, loss: object = None, tokens: int | None = None) -> None:
     """Report the loss of this step and the tokens that this rank fed in it.
 
     The loss may be a tensor; it is read when all steps are done. A token counts on one rank only,
-    so ranks that share a batch (tensor or pipeline parallelism) let one of them report it. Outside
-    a trial this does nothing.
+    so ranks that share a batch (tensor or pipeline parallelism) let one of them report it. Of
+    several calls in a step, the tokens are added and the losses averaged. Outside a trial this does
+    nothing.
     """
     trial = _trial()
     if trial is not None:
@@ -113,7 +116,9 @@ def trainer_callback() -> Any:
     from transformers import TrainerCallback  # type: ignore[import-not-found]
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, *_: object, **__: object) -> None:
+        def on_train_begin(self, *_: object, train_dataloader: Any, **__: object) -> None:
+            if in_trial():
+                _count_batches(train_dataloader)
             _first_mark()
 
         def on_step_end(self, _: object, __: object, control: Any, **___: object) -> None:
@@ -124,20 +129,31 @@ def trainer_callback() -> Any:
 
 def lightning_callback() -> Any:
     """Return a callback for Lightning's `Trainer`; it ends the training when all is measured."""
-    from lightning.pytorch import Callback  # type: ignore[import-not-found]
+    is_old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
+    library = importlib.import_module("pytorch_lightning" if is_old else "lightning.pytorch")
 
-    class Steps(Callback):  # type: ignore[misc]
+    class Steps(library.Callback):  # type: ignore[misc]
+        steps_done = 0
+
         def on_train_start(self, *_: object) -> None:
             _first_mark()
 
-        def on_train_batch_end(self, trainer: Any, *_: object) -> None:
-            trainer.should_stop |= _next_mark()
+        def on_train_batch_end(
+            self, trainer: Any, _: object, __: object, batch: Any, ___: int
+        ) -> None:
+            log(tokens=_token_count(batch))
+            if trainer.global_step > self.steps_done:  # else gradients are accumulated
+                self.steps_done = trainer.global_step
+                trainer.should_stop |= _next_mark()
 
     return Steps()
 
 
 _ENVIRONMENT = os.environ  # noqa: TID251 - a script's settings are its variables
-_RANK_VARIABLES = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+_RANK_VARIABLES = (
+    *("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"),
+    "LOCAL_RANK",  # the only one that Lightning sets
+)
 _current: "_Trial | None" = None
 
 
@@ -157,6 +173,34 @@ def _first_mark() -> None:
 def _next_mark() -> bool:
     trial = _trial()
     return trial is not None and (trial.finished or trial.mark())
+
+
+def _count_batches(loader: Any) -> None:
+    """Have a data loader report the tokens of each batch that it yields."""
+    kind = type(loader)  # of the class, as accelerate's loaders do not let theirs be changed
+    iterate = kind.__iter__
+
+    def counted(self: Any) -> Iterator[Any]:
+        for batch in iterate(self):
+            if self is loader:
+                log(tokens=_token_count(batch))
+            yield batch
+
+    kind.__iter__ = counted
+
+
+def _token_count(batch: Any) -> int | None:
+    """Return the tokens of a batch of token ids, the samples of another; None without tensors."""
+    parts = batch
+    if isinstance(batch, Mapping):
+        parts = [batch["input_ids"]] if "input_ids" in batch else list(batch.values())
+    elif not isinstance(batch, list | tuple):
+        parts = [batch]
+    for part in parts:
+        if hasattr(part, "is_floating_point") and part.ndim:
+            are_ids = part.ndim == 2 and not part.is_floating_point()
+            return int(part.numel()) if are_ids else len(part)
+    return None
 
 
 def _repeated(items: Iterable[T]) -> Iterator[T]:
@@ -185,7 +229,7 @@ class _Trial:
         self._warmup, self._timed, self._profiled = (
             int(_ENVIRONMENT.get(f"{name}_STEPS", "0")) for name in ("WARMUP", "TIMED", "PROFILED")
         )
-        self._losses: list[Any] = []
+        self._losses: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
         self._profiler: Any = None
         self._step = ExitStack()
@@ -203,7 +247,8 @@ class _Trial:
 
     def log(self, loss: object, tokens: int | None) -> None:
         if loss is not None:
-            self._losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+            losses = self._losses.setdefault(self._done, [])
+            losses.append(loss.detach() if hasattr(loss, "detach") else loss)
         if tokens is not None:
             self._tokens[self._done] = self._tokens.get(self._done, 0) + int(tokens)
 
@@ -238,7 +283,7 @@ class _Trial:
             "rank": self._rank,
             "warmup_times_s": times_s[: self._warmup],
             "step_times_s": times_s[self._warmup : self._warmup + self._timed],
-            "losses": [float(loss) for loss in self._losses],
+            "losses": [sum(map(float, step)) / len(step) for step in self._losses.values()],
             "tokens": list(self._tokens.values()),
             "peak_memory_bytes": _peak_memory_bytes(),
             "versions": _versions(),

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Final, TypeAlias
 
 from evaluator.metrics.base import PUBLISHED_SCORE
-from evaluator.objective import Scoring, readings, scoring_of
+from evaluator.objective import PER_TOKEN, Scoring, readings, scoring_of
 from records.expression import Expression, ExpressionError, Rule, facts, parse
 from records.study import MIN_TIMED_STEPS, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Repeat, Trial
@@ -197,13 +197,6 @@ def best_is_last(seen: AuditedHistory) -> Said | None:
     )
 
 
-PER_TOKEN = frozenset(
-    {
-        *("tokens_per_s", "tokens_per_s_per_rank", "rank_seconds_per_token"),
-        *("cost_per_million_tokens", "mfu", "achieved_tflops", "output_tokens_per_s"),
-    }
-)
-"""Metrics that are fair to trials which do more in a step."""
 DEVICES = frozenset({"gpus", "rank_count"})
 DOMINANT = 0.5
 SAME_SCORE = 0.01

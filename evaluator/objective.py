@@ -31,6 +31,15 @@ from records.trial import (
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 AT_SEED: Final = "@seed"
 
+PER_TOKEN: Final = frozenset(
+    {
+        *("tokens_per_s", "tokens_per_s_per_rank", "rank_seconds_per_token"),
+        *("cost_per_million_tokens", "mfu", "achieved_tflops", "output_tokens_per_s"),
+    }
+)
+"""Metrics that are fair to trials which do more in a step."""
+_OF_NO_STEP: Final = frozenset({"rank_count", "peak_memory", *ALIASES})
+
 Baseline: TypeAlias = Sequence[MetricValue] | None
 """Metrics of the seed; None while nothing was measured."""
 
@@ -367,6 +376,20 @@ def scoring(objective: Objective, added: Sequence[Metric] = ()) -> Scoring:
             "say which way is better with --minimize or --maximize, or as direction in a study file"
         )
     return Scoring(expression=expression, lower_is_better=lower, unit=only.unit if only else "")
+
+
+def may_vary_work(study: Study) -> bool:
+    """Return whether a script's steps may process different numbers of tokens.
+
+    They may where each objective counts per token, so that a larger step has no advantage.
+    """
+    objectives = (study.objective, *study.more_objectives)
+    names = [parse(objective.expression).names for objective in objectives]
+    names = [{name.removesuffix(AT_SEED) for name in each} for each in names]
+    is_script = study.launch.recipe == "command"
+    return (
+        is_script and bool(names[0] & PER_TOKEN) and set().union(*names) <= PER_TOKEN | _OF_NO_STEP
+    )
 
 
 def _failed(message: str) -> Failed:

@@ -260,6 +260,8 @@ class Measurement:
     """Whether it is one number out of another tool's record, given as the one step there is."""
     failed_at_exit: str | None = None
     """How the job failed after it had reported all its steps; None where it ended well."""
+    varies_work: bool = False
+    """Whether a step processed other tokens than the study's workload, as its objective allows."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -275,11 +277,13 @@ class Measurement:
         slower = "stopped early, clearly slower than the best"
         if self.conditions is not None and self.conditions.disturbances:
             slower = "stopped early, slower than the best, while other work disturbed it"
+        varied = f"{self.tokens_per_step} tokens per step, compared per token"
         others = f"{self.beside_count} other trial{'s'[: self.beside_count - 1]}"
         imported = "one number recorded elsewhere, without samples"
         at_exit = f"the job failed while it ended, all steps done: {self.failed_at_exit}"
         return (
             *((imported,) if self.imported else ()),
+            *((varied,) if self.varies_work else ()),
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
             *((printed,) if self.printed else ()),

@@ -100,6 +100,67 @@ for n in cclsearch.steps():
     assert (rank["losses"], rank["tokens"]) == ([0.0, 0.5, 1.0], [8, 8, 8])
 
 
+def test_a_step_may_accumulate_several_items(run: Run) -> None:
+    script = """
+for n in cclsearch.steps(range(4), accumulate=2):
+    cclsearch.log(loss=n, tokens=5)
+    print(n, end=" ")
+"""
+    output, (rank,) = run(script, steps=(1, 2, 0))
+    assert output == "0 1 2 3 0 1 "
+    assert (rank["losses"], rank["tokens"]) == ([0.5, 2.5, 0.5], [10, 10, 10])
+
+
+TENSOR = """
+import sys, types
+class Tensor(list):
+    ndim = 2
+    def numel(self):
+        return sum(map(len, self))
+    def is_floating_point(self):
+        return isinstance(self[0][0], float)
+"""
+
+
+def test_the_callback_of_transformers_counts_tokens_and_ends_the_training(run: Run) -> None:
+    script = f"""{TENSOR}
+sys.modules["transformers"] = types.SimpleNamespace(TrainerCallback=object)
+class Loader:
+    def __iter__(self):
+        yield from [{{"input_ids": Tensor([[1, 2, 3]] * 2)}}] * 9
+loader, control = Loader(), types.SimpleNamespace(should_training_stop=False)
+callback = cclsearch.trainer_callback()
+callback.on_train_begin(None, None, control, train_dataloader=loader, model=None)
+list(Loader())  # an evaluation of other data
+batches, steps = iter(loader), 0
+while not control.should_training_stop:
+    next(batches), next(batches)  # two batches are accumulated
+    callback.on_step_end(None, None, control, model=None)
+"""
+    _, (rank,) = run(script)
+    assert (rank["tokens"], rank["fault"]) == ([12] * 4, None)
+
+
+@pytest.mark.parametrize("library", ["lightning.pytorch", "pytorch_lightning"])
+def test_the_callback_of_lightning_counts_samples_and_optimizer_steps(
+    run: Run, library: str
+) -> None:
+    script = f"""{TENSOR}
+sys.modules["{library}"] = types.SimpleNamespace(Callback=object)
+trainer = types.SimpleNamespace(global_step=0, should_stop=False)
+callback = cclsearch.lightning_callback()
+callback.on_train_start(trainer, None)
+batch = (Tensor([[0.5, 0.5]] * 8), Tensor([[1]] * 8))
+for index in range(99):
+    trainer.global_step = (index + 1) // 2  # two batches are accumulated
+    callback.on_train_batch_end(trainer, None, None, batch, index)
+    if trainer.should_stop:
+        break
+"""
+    _, (rank,) = run(script, LOCAL_RANK="1")
+    assert (rank["rank"], rank["tokens"], rank["fault"]) == (1, [16] * 4, None)
+
+
 @pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"])
 def test_each_rank_writes_its_own_file(run: Run, variable: str) -> None:
     for rank in "03":

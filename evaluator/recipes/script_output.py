@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from evaluator.objective import may_vary_work
 from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.protocol import COMMAND_LOG
 from evaluator.samples import RANK_FILE_LIMITS, no_samples, unequal_work
@@ -164,12 +165,13 @@ def read_script(
     report = _job_report(study, command, job, folder)
     if isinstance(report, str):
         return no_samples(report)
-    if report.tokens_per_step not in {None, study.workload.tokens_per_step}:
+    asked = study.workload.tokens_per_step
+    if report.tokens_per_step not in {None, asked} and not may_vary_work(study):
         return unequal_work(
-            f"processed {report.tokens_per_step} tokens per step, the study asks for "
-            f"{study.workload.tokens_per_step}; trials must do the same work: reach the global "
-            "batch by gradient accumulation, and constrain the batch size by "
-            "global_batch % (batch_size * world_size) == 0"
+            f"processed {report.tokens_per_step} tokens per step, the study asks for {asked}; "
+            "trials must do the same work: keep the global batch by gradient accumulation, or "
+            "compare throughput with --objective tokens_per_s, or correct global_batch in "
+            "[workload] if all trials do this"
         )
     traces = None
     if study.measure.profiled_steps or report.step_times_s is None:
@@ -360,7 +362,7 @@ def _reading(
             step_times_s=tuple(tuple(steps) for steps in timed),
             warmup_times_s=tuple(map(tuple, report.warmup_times_s or [[]] * job.world_size)),
             losses=tuple(report.losses),
-            tokens_per_step=study.workload.tokens_per_step,
+            tokens_per_step=report.tokens_per_step or study.workload.tokens_per_step,
             peak_memory_bytes=tuple(report.peak_memory_bytes),
             wall_s=result.wall_s,
             device=study.environment.device,
@@ -368,6 +370,7 @@ def _reading(
             profiled=report.step_times_s is None,
             tokens_verified=report.tokens_per_step is not None,
             printed=printed,
+            varies_work=report.tokens_per_step not in {None, study.workload.tokens_per_step},
         ),
         traces=traces,
     )

@@ -4,11 +4,12 @@
 """
 
 import json
+import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -19,11 +20,12 @@ from evaluator.ports import Job, JobResult, Reading
 from evaluator.recipes.command import CommandRecipe
 from evaluator.recipes.script_output import ScriptOutput, StepsReport, script_output
 from records.errors import StudyError
+from records.files import read_text
 from records.study import Study
 from records.trial import Config, Failed, Outcome
 from search import settings
 from search.cli.options import JsonOption, StudyOptions, examples, print_result, takes_options
-from search.study.script_study import Script, read_script, study_text
+from search.study.script_study import THROUGHPUT, Script, read_script, study_text
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 from search.views.format import format_count, format_flags, format_number
@@ -34,11 +36,25 @@ app = typer.Typer(rich_markup_mode=None)
 NOTHING_MEASURED = 3
 
 
-@app.command(epilog=examples("cclsearch init train.py", "cclsearch init train.py -o ddp.toml"))
+@app.command(
+    epilog=examples(
+        "cclsearch init train.py",
+        "cclsearch init train.py -- --data corpus/ --batch-size 32",
+        "cclsearch init train.py --objective tokens_per_s -o throughput.toml",
+    )
+)
 def init(
     script: Annotated[
         Path, typer.Argument(metavar="SCRIPT", help="Python program to tune.", show_default=False)
     ],
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="ARGUMENTS",
+            help="The script's arguments of today, after --; those of knobs become first choices.",
+            show_default=False,
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -48,22 +64,29 @@ def init(
             help="File to write. [default: study.toml next to the script]",
         ),
     ] = None,
+    objective: Annotated[
+        Literal["step_time", "tokens_per_s"],
+        typer.Option(help="With tokens_per_s, batch sizes become knobs too."),
+    ] = "step_time",
     no_launch: Annotated[bool, typer.Option("--no-launch", help="Only write the file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a study file for your own script, and launch it once.
 
-    Reads the options of the script (argparse, click, typer, tyro, dataclasses) without running it.
-    Options that are known to change the speed become knobs, with today's value as the first
-    choice. An existing file is never changed.
+    Reads the options of the script (argparse, click, typer, tyro, dataclasses, TrainingArguments)
+    without running it. Options that are known to change the speed become knobs, with today's value
+    as the first choice. A file that you have edited is never changed.
     """
-    found = read_script(script)
+    found = read_script(script, arguments or (), by_throughput=objective == THROUGHPUT)
     path = output or script.with_name("study.toml")
-    _write_new(path, study_text(found))
-    result = _Result(script=found, path=path)
+    _write_new(path, found)
+    words = ["cclsearch", "init", str(script)]
+    words += ["-o", str(output)] if output else []
+    words += ["--", *arguments] if arguments else []
+    result = _Result(script=found, path=path, words=tuple(words))
     if not as_json:
         _print(result.written)
-    if found.reports_steps and found.knobs and not no_launch:
+    if found.reports_steps and found.knobs and not found.missing and not no_launch:
         result = _launched(result)
     if as_json:
         typer.echo(json.dumps(result.document))
@@ -75,10 +98,14 @@ def init(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What was written, and how the launch ended; `tokens` are those of a step of all ranks."""
+    """What was written, and how the launch ended.
+
+    `words` are the command that reads the script again, `tokens` those of a step of all ranks.
+    """
 
     script: Script
     path: Path
+    words: tuple[str, ...]
     outcome: Outcome | None = None
     tokens: int | None = None
 
@@ -94,10 +121,9 @@ class _Result:
     @property
     def measured(self) -> Iterator[str]:
         """What the launch showed or what is missing for one, and the next command, as lines."""
-        if not self.script.reports_steps:
-            yield from self._missing
-        if not self.script.knobs:
-            yield f"missing: no option that is known to change the speed; add knobs to {self.path}"
+        for option in self.script.batch_sizes if not self.script.by_throughput else ():
+            yield f"{option.flag} changes the work of a step; to tune it, compare throughput:"
+            yield f"  cclsearch init {self.script.path} --objective {THROUGHPUT} -o throughput.toml"
         if isinstance(self.outcome, Failed):
             yield f"the launch failed: {self.outcome}"
             yield f"next: correct the script or {self.path}, then: cclsearch run -c {self.path}"
@@ -108,21 +134,43 @@ class _Result:
             yield f"launched once with today's values: {step_s} s per step on {ranks}"
         if self.tokens is not None:
             yield f"tokens per step: {self.tokens}, as the script reported; written to the file"
-        yield f"next: cclsearch run -c {self.path}"
+        missing = list(self._missing)
+        yield from missing
+        yield f"next: {shlex.join(self.words) if missing else f'cclsearch run -c {self.path}'}"
 
     @property
     def _missing(self) -> Iterator[str]:
-        """What to change in a script that does not report its steps, as lines."""
-        line, callback = self.script.loop_line, self.script.callback
-        where = f"the loop in line {line}" if line else "its training loop"
-        yield f"missing: {self.script.path} does not report its steps. Add to it:"
-        yield "  import cclsearch"
+        """What to change before the script can be launched, as lines."""
+        script = self.script
+        if script.missing:
+            yield f"missing: {', '.join(script.missing)} must be given; add the arguments of today:"
+            yield f"  cclsearch init {script.path} -- {script.missing[0]} ..."
+        if script.arguments_line is not None:
+            yield f"missing: TrainingArguments in line {script.arguments_line} are fixed. Instead:"
+            yield "  args = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()[0]"
+            yield "and give today's values as arguments:"
+            yield f"  cclsearch init {script.path} -- --output_dir out ..."
+        elif not script.knobs:
+            yield f"missing: no option that is known to change the speed; add knobs to {self.path}"
+        if not script.reports_steps:
+            yield f"missing: {script.path} does not report its steps. Add to it:"
+            yield "  import cclsearch"
+            yield from self._reporting
+            yield f"or, if it prints step times, set step_time in {self.path} and run it"
+
+    @property
+    def _reporting(self) -> Iterator[str]:
+        """How the script would report its steps, as lines."""
+        loop, callback, line = self.script.loop, self.script.callback, self.script.trainer_line
         if callback:
-            yield f"  Trainer(..., callbacks=[cclsearch.{callback}()])"
+            where = f"   # line {line}" if line else ""
+            yield f"  Trainer(..., callbacks=[cclsearch.{callback}()]){where}"
+        elif loop is not None:
+            yield f"  {loop.head}   # line {loop.line}"
+            yield f"      {loop.body}"
         else:
-            yield f"  for batch in cclsearch.steps(loader):   # as {where}"
-            yield "      cclsearch.log(tokens=batch.numel())   # in the loop"
-        yield f"or, if it prints step times, set step_time in {self.path}"
+            yield "  for batch in cclsearch.steps(loader):   # as its training loop"
+            yield "      cclsearch.log(tokens=batch.numel())"
 
     @property
     def document(self) -> dict[str, object]:
@@ -144,14 +192,16 @@ def _print(lines: Iterator[str]) -> None:
         typer.echo(line)
 
 
-def _write_new(path: Path, text: str) -> None:
+def _write_new(path: Path, script: Script) -> None:
+    """Write the study file of a script, unless there is one that somebody has changed."""
+    text = study_text(script)
+    earlier = study_text(replace(script, reports_steps=False))
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise StudyError(f"{path} exists and is not changed; name another file with -o") from None
-    except OSError as error:
-        raise StudyError(f"{path} cannot be written: {error.strerror}") from error
+        if path.exists() and read_text(path) not in (text, earlier):
+            raise StudyError(f"{path} exists and is not changed; name another file with -o")
+        path.write_text(text, encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{path} cannot be written: {error}") from error
 
 
 class _Probe(CommandRecipe):

@@ -20,7 +20,16 @@ from records.machine import Machine
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure, Study
-from records.trial import Failed, FailureKind, History, MetricValue, Purpose, Repeat, Trial
+from records.trial import (
+    Failed,
+    FailureKind,
+    History,
+    Measured,
+    MetricValue,
+    Purpose,
+    Repeat,
+    Trial,
+)
 from search.loop.budget import launches_used
 from search.loop.leader import counted, left_out_rounds, study_leader
 from search.loop.study_result import StudyResult, best_result, final_result, find, trial_spread
@@ -221,6 +230,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
         ("best", f"trial {winner.ordinal}: {settings}"),
         (study.objective.expression, spread_words(finding.result, finding.unit)),
         *(("caveat", caveat) for caveat in remarks(winner)),
+        *_lines("caveat", _other_steps(winner, record.history)),
         *_lines("caveat", finding.confirming.caveat if finding.confirming else None),
         *_lines("where time goes", diagnosis_words(diagnosis) if diagnosis else None),
         ("against the seed", _against_seed(finding, record.history)),
@@ -270,6 +280,21 @@ def _against_seed(finding: StudyResult, history: History) -> str:
     if finding.confirming.seed_launched:
         return "not compared, no launch of the seed in the final was measured"
     return "not compared, the seed was not launched in the final"
+
+
+def _other_steps(winner: Trial, history: History) -> str | None:
+    """Return how the work of the winner's step differs from that of the seed's, if it does."""
+    tokens = [
+        trial.outcome.measurement.tokens_per_step
+        for trial in (winner, history.find(0))
+        if trial is not None and isinstance(trial.outcome, Measured)
+    ]
+    if len(tokens) < 2 or tokens[0] == tokens[1]:
+        return None
+    return (
+        f"its step processes {tokens[0]} tokens, the seed's {tokens[1]}: the batch size changes "
+        "how well a model trains, so check the loss too"
+    )
 
 
 def undecided_words(finding: StudyResult) -> str | None:

@@ -4,13 +4,14 @@ import ast
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from records.errors import StudyError
 from records.files import read_text
 from records.study import Value
+from search.study.training_loop import TrainingLoop
 
 TUNED = re.compile(
     r"batch|mbs$|accum|worker|thread|bucket|prefetch|shard|fsdp|zero|ddp|^(dp|tp|pp|cp|ep)$|parallel"
@@ -29,8 +30,24 @@ MICRO_BATCH = re.compile(r"micro|mbs$", re.IGNORECASE)
 ACCUMULATION = re.compile(r"accum", re.IGNORECASE)
 LAUNCHED = ("init_process_group", "Trainer", "Accelerator", "Fabric", "deepspeed", "fully_shard")
 """Names by which a script shows that torchrun starts its ranks."""
-CALLBACKS = {"transformers": "trainer_callback", "lightning": "lightning_callback"}
+CALLBACKS = {
+    "transformers": "trainer_callback",
+    "lightning": "lightning_callback",
+    "pytorch_lightning": "lightning_callback",
+}
 """The callback for the trainer of each library."""
+THROUGHPUT = "tokens_per_s"
+TRAINING_ARGUMENTS: Mapping[str, tuple[Value, ...]] = {
+    "per_device_train_batch_size": (8, 4, 16),
+    "gradient_accumulation_steps": (1, 2),
+    "gradient_checkpointing": (False, True),
+    "dataloader_num_workers": (0, 2, 4),
+    "ddp_bucket_cap_mb": (25, 50, 100),
+    "torch_compile": (False, True),
+}
+"""Options that scripts inherit from the `TrainingArguments` of transformers, the default first."""
+DEVICES = re.compile(r"(devices|gpus|procs|processes)(_per_node)?$", re.IGNORECASE)
+"""How many ranks a script of Lightning starts itself."""
 
 Spelling = Literal["value", "pair", "switch"]
 """How a flag is spelled: `--x=1`, `--x` or `--no-x`, `--x` or nothing."""
@@ -38,21 +55,24 @@ Spelling = Literal["value", "pair", "switch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptOption:
-    """An option of a script: its flag, and its default, which is also the first choice."""
+    """An option of a script: its flag, and today's value, which is also the first choice."""
 
     flag: str
-    default: Value
+    default: Value | None
     choices: tuple[Value, ...] = ()
     spelling: Spelling = "value"
+    required: bool = False
 
     @property
     def knob(self) -> str:
         """The name of its knob."""
-        return re.sub(r"\W", "_", self.flag.lstrip("-"))
+        return _knob(self.flag)
 
     @property
     def proposed(self) -> tuple[Value, ...]:
-        """The choices of the knob, the default first."""
+        """The choices of the knob, today's value first."""
+        if self.default is None:
+            return ()
         if self.spelling != "value":
             off = f"--no-{self.flag.lstrip('-')}" if self.spelling == "pair" else ""
             spelled = (self.flag, off)
@@ -67,6 +87,13 @@ class ScriptOption:
         return tuple(dict.fromkeys((self.default, *found)))
 
     @property
+    def is_tuned(self) -> bool:
+        """Whether its name is known to change the speed."""
+        if UNTUNED.search(self.knob):
+            return False
+        return TUNED.search(self.knob) is not None
+
+    @property
     def word(self) -> str:
         """The word of the command that passes it."""
         place = f"{{{self.knob}}}"
@@ -77,8 +104,10 @@ class ScriptOption:
 class Script:
     """What a script shows of itself.
 
-    `loop_line` is that of the loop that calls `backward`, `global_batch` what it takes where the
-    variable GLOBAL_BATCH is not set, `callback` the one that fits the trainer it uses.
+    `arguments` are those of today that are no knobs, `global_batch` what it takes where the
+    variable GLOBAL_BATCH is not set. Of a script with a trainer of a library, `callback` fits it,
+    `trainer_line` is where it is made, `arguments_line` where its `TrainingArguments` are, if these
+    do not come from the command line, and `device_count` how many ranks it starts itself.
     """
 
     path: Path
@@ -86,27 +115,61 @@ class Script:
     has_ranks: bool
     reports_steps: bool
     uses_torch: bool
-    loop_line: int | None = None
+    loop: TrainingLoop | None = None
     global_batch: int | None = None
     callback: str | None = None
+    trainer_line: int | None = None
+    arguments_line: int | None = None
+    device_count: int | None = None
+    arguments: tuple[str, ...] = ()
+    by_throughput: bool = False
 
     @property
     def knobs(self) -> tuple[ScriptOption, ...]:
-        """Options that change the speed, by their names; without those that change the work."""
-        tuned = [o for o in self.options if TUNED.search(o.knob) and not UNTUNED.search(o.knob)]
-        keeps_work = any(ACCUMULATION.search(option.knob) for option in tuned)
+        """Options that change the speed, by their names.
+
+        Without those that change the work of a step, unless throughput is the objective.
+        """
+        left_out = () if self.by_throughput else self.batch_sizes
+        return tuple(option for option in self._tuned if option not in left_out)
+
+    @property
+    def batch_sizes(self) -> tuple[ScriptOption, ...]:
+        """Options that change the work of a step, and for which no accumulation makes up."""
+        if any(ACCUMULATION.search(option.knob) for option in self._tuned):
+            return ()
         return tuple(
             option
-            for option in tuned
-            if len(option.proposed) > 1
-            and (keeps_work or MICRO_BATCH.search(option.knob) or not BATCH.search(option.knob))
+            for option in self._tuned
+            if BATCH.search(option.knob) and not MICRO_BATCH.search(option.knob)
         )
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Options that have to be given, and are not."""
+        given = {word.partition("=")[0] for word in self.arguments}
+        has_words = any(not word.startswith("-") for word in self.arguments)
+        return tuple(
+            option.flag
+            for option in self.options
+            if option.required
+            and option.default is None
+            and option.flag not in given
+            and (option.flag.startswith("-") or not has_words)
+        )
 
-def read_script(path: Path) -> Script:
+    @property
+    def _tuned(self) -> tuple[ScriptOption, ...]:
+        return tuple(o for o in self.options if o.is_tuned and len(o.proposed) > 1)
+
+
+def read_script(
+    path: Path, arguments: Sequence[str] = (), *, by_throughput: bool = False
+) -> Script:
     """Read the options of a script's argparse, click, typer, tyro or dataclasses.
 
-    Raises `StudyError` for a file that is not Python.
+    `arguments` are those it is called with today. Raises `StudyError` for a file that is not
+    Python.
     """
     try:
         tree = ast.parse(read_text(path))
@@ -114,17 +177,68 @@ def read_script(path: Path) -> Script:
         raise StudyError(f"{path} cannot be read as Python: {error}") from error
     options = {option.knob: option for option in _options(tree)}
     names = set(_names(tree))
-    fitting = (callback for module, callback in CALLBACKS.items() if module in names)
+    callback = next((CALLBACKS[module] for module in CALLBACKS if module in names), None)
+    starts_ranks = callback == "lightning_callback"
+    devices = next(filter(DEVICES.search, options), None) if starts_ranks else None
+    left = tuple(_given(arguments, options, devices))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    trainers = [call for call in calls if ast.unparse(call.func).endswith("Trainer")]
+    fixed = [c.lineno for c in calls if ast.unparse(c.func).endswith("TrainingArguments")]
+    is_fixed = options.keys().isdisjoint(TRAINING_ARGUMENTS)
     return Script(
         path=path,
         options=tuple(options.values()),
         has_ranks=not names.isdisjoint(LAUNCHED),
         reports_steps="cclsearch" in names and not names.isdisjoint({"steps", *CALLBACKS.values()}),
         uses_torch=not names.isdisjoint({"torch", "accelerate", "deepspeed", *CALLBACKS}),
-        loop_line=max(_loops(tree), default=None),
+        loop=TrainingLoop.of(tree, next(filter(ACCUMULATION.search, options), None)),
         global_batch=next(_global_batches(tree), None),
-        callback=next(fitting, None),
+        callback=callback,
+        trainer_line=next((call.lineno for call in trainers), None),
+        arguments_line=next(iter(fixed), None) if is_fixed else None,
+        device_count=_device_count(trainers, options.get(devices or "")) if starts_ranks else None,
+        arguments=left,
+        by_throughput=by_throughput,
     )
+
+
+def _given(
+    arguments: Sequence[str], options: dict[str, ScriptOption], devices: str | None
+) -> Iterator[str]:
+    """Set what is given to today's values; yield the arguments that are no knobs."""
+    words = iter(arguments)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        negated = flag.removeprefix("--no-")
+        option = options.get(_knob(flag)) or options.get(_knob(negated))
+        is_set = option is not None and (option.is_tuned or option.knob == devices)
+        if option is None or not flag.startswith("--") or not is_set:
+            yield word
+        elif option.spelling != "value":
+            options[option.knob] = replace(option, default=flag == option.flag)
+        else:
+            today = _value(value if equals else next(words, ""))
+            options[option.knob] = replace(option, default=today)
+    if devices is not None:
+        yield f"{options[devices].flag}={{rank_count}}"
+
+
+def _value(text: str) -> Value:
+    """Return what a word of the command line means."""
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    return int(text) if re.fullmatch(r"-?\d+", text) else text
+
+
+def _device_count(trainers: Sequence[ast.Call], option: ScriptOption | None) -> int | None:
+    """Return how many ranks a trainer of Lightning starts; None where that is not written."""
+    given = (k.value for call in trainers for k in call.keywords if k.arg == "devices")
+    found = option.default if option is not None else next(map(_constant, given), None)
+    return found if type(found) is int else None
+
+
+def _knob(flag: str) -> str:
+    return re.sub(r"\W", "_", flag.lstrip("-"))
 
 
 def _names(tree: ast.AST) -> Iterator[str]:
@@ -150,17 +264,9 @@ def _global_batches(tree: ast.AST) -> Iterator[int]:
                     yield int(str(default))
 
 
-def _loops(tree: ast.AST) -> Iterator[int]:
-    """Yield the lines of innermost loops that call `backward`."""
-    for loop in ast.walk(tree):
-        if isinstance(loop, ast.For) and any(
-            isinstance(n, ast.Attribute) and n.attr == "backward" for n in ast.walk(loop)
-        ):
-            yield loop.lineno
-
-
 def _options(tree: ast.AST) -> Iterator[ScriptOption]:
     parsed = _parsed_names(tree)
+    yield from _inherited(*parsed)
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="add_argument" | "option")):
@@ -168,17 +274,28 @@ def _options(tree: ast.AST) -> Iterator[ScriptOption]:
             case ast.FunctionDef() if node.name in parsed or _is_command(node):
                 yield from _annotated(_parameters(node), "pair")
             case ast.ClassDef() if node.name in parsed:
+                yield from _inherited(*(ast.unparse(base) for base in node.bases))
                 yield from _annotated(_fields(node), parsed[node.name])
             case _:
                 pass
 
 
+def _inherited(*classes: str) -> Iterator[ScriptOption]:
+    """Yield the known options of transformers where one of these classes has them."""
+    if any(name.endswith("TrainingArguments") for name in classes):
+        for name, (default, *others) in TRAINING_ARGUMENTS.items():
+            yield ScriptOption(flag=f"--{name}", default=default, choices=tuple(others))
+
+
 def _declared(call: ast.Call) -> Iterator[ScriptOption]:
-    """Yield an option of argparse or click that has a default."""
+    """Yield an option of argparse or click."""
     flags = [_constant(word) for word in call.args]
     long_flag = next((str(f).split("/")[0] for f in flags if str(f).startswith("--")), None)
     named = {keyword.arg: keyword.value for keyword in call.keywords}
     if long_flag is None:
+        if (name := str(flags[0]) if flags else "-").startswith("-") or "nargs" in named:
+            return
+        yield ScriptOption(flag=name, default=None, required="default" not in named)
         return
     action = ast.unparse(named["action"]) if "action" in named else ""
     default = _constant(named["default"]) if "default" in named else None
@@ -191,8 +308,8 @@ def _declared(call: ast.Call) -> Iterator[ScriptOption]:
     listed = found.args[0] if isinstance(found, ast.Call) and found.args else found
     elements = listed.elts if isinstance(listed, ast.List | ast.Tuple) else ()
     choices = tuple(value for word in elements if (value := _constant(word)) is not None)
-    if default is not None:
-        yield ScriptOption(flag=long_flag, default=default, choices=choices)
+    required = _constant(named.get("required")) is True
+    yield ScriptOption(flag=long_flag, default=default, choices=choices, required=required)
 
 
 def _parsed_names(tree: ast.AST) -> Mapping[str, Spelling]:
@@ -275,19 +392,27 @@ def study_text(script: Script, tokens_per_step: int | None = None) -> str:
 
 def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
     start = ["torchrun", "--standalone", "--nproc-per-node={rank_count}"]
-    words = [script.path.name, *(option.word for option in script.knobs)]
+    words = [script.path.name, *(option.word for option in script.knobs), *script.arguments]
     rank_count = "world_size" if script.has_ranks else "1"
+    if not script.has_ranks or script.device_count is not None:
+        start = ["python"]
+    if script.device_count is not None:
+        rank_count = str(script.device_count)
     batch = script.global_batch or tokens_per_step or 1
     length = tokens_per_step // batch if tokens_per_step else 1
-    known = "as the script reported" if tokens_per_step else "TODO: tokens of all ranks together"
+    known = "as the script reported" if tokens_per_step else "tokens of all ranks; to be completed"
     yield f"# cclsearch run -c FILE; written for {script.path.name}."
     yield f"name = {_toml(script.path.stem)}\n"
-    yield "[workload]                       # the work of one step, the same in every trial"
+    same = "of the first configuration" if script.by_throughput else "the same in every trial"
+    yield f"{'[workload]':<33}# the work of one step, {same}"
     yield f"name = {_toml(script.path.stem)}"
     yield f"{f'global_batch = {batch}':<33}# times sequence_length: {known}"
     yield f"sequence_length = {length}\n"
+    if script.by_throughput:
+        yield "[objective]                      # per second, so that the work of a step may vary"
+        yield f"expression = {_toml(THROUGHPUT)}\n"
     yield '[launch]\nrecipe = "command"\n\n[command]'
-    yield f"run = {_toml([*(start if script.has_ranks else ['python']), *words])}"
+    yield f"run = {_toml([*start, *words])}"
     yield f"rank_count = {_toml(rank_count)}"
     if not script.reports_steps:
         yield "# The script neither uses cclsearch.steps() nor a callback. If it prints step times:"
@@ -299,7 +424,8 @@ def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
         yield "# No option was found that is known to change the speed. For --workers=4, say,"
         yield '# add "--workers={workers}" to run, and remove the # signs here:'
         yield "# [space.workers]\n# choices = [4, 2, 8]"
-    yield from _same_work(script.knobs)
+    if not script.by_throughput:
+        yield from _same_work(script.knobs)
     others = [option for option in script.options if option not in script.knobs]
     if others:
         yield "\n# Options left out, because they change the work or the result, or are not known:"

@@ -20,6 +20,7 @@ from rich.spinner import Spinner
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from evaluator.objective import may_vary_work
 from evaluator.timing.decision import Noise, Verdict, detectable
 from records.codec import to_json
 from records.study import Measure, Study
@@ -223,6 +224,7 @@ def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:
 
 
 MESSAGE_CHARS = 200
+VARIED_WORK = "work: a step may process any number of tokens, as the objective counts per token"
 
 
 class PlainProgress:
@@ -234,6 +236,8 @@ class PlainProgress:
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Print what is searched."""
         self._say(f"study {study_id}: {study.name}, objective {objective_words(study)}")
+        if may_vary_work(study):
+            self._say(VARIED_WORK)
         self._say(strategy)
 
     def trial_started(self, ordinal: int, policy: Policy) -> None:
@@ -448,7 +452,8 @@ class LiveProgress:
         """Print what is searched."""
         self._study = study
         self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
-        self._console.print(Text(f"objective {objective_words(study)}; {strategy}\n"))
+        varied = f"; {VARIED_WORK}" if may_vary_work(study) else ""
+        self._console.print(Text(f"objective {objective_words(study)}; {strategy}{varied}\n"))
         if self._history:
             print_trials(self._console, self._history.trials, self._history)
         self._estimate()

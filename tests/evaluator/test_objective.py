@@ -7,10 +7,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.metrics.base import Formula
-from evaluator.objective import UNITS, limit, metrics_read, scoring, scoring_of, which_is_better
+from evaluator.objective import (
+    UNITS,
+    limit,
+    may_vary_work,
+    metrics_read,
+    scoring,
+    scoring_of,
+    which_is_better,
+)
 from records.errors import StudyError
 from records.expression import ExpressionError, parse
-from records.study import Objective
+from records.study import Launch, Objective
 from records.trial import Failed, FailureKind, Measured, MetricValue, Score, Stage
 from tests.support import records as testing
 
@@ -346,3 +354,27 @@ def test_nothing_is_known_about_the_sign_of_a_metric_that_is_not_ours():
         for text in ("gain", "1 / gain", "gain * gain")
     ]
     assert ways == ["higher", None, None]
+
+
+@pytest.mark.parametrize(
+    ("recipe", "objectives", "may_vary"),
+    [
+        ("command", ("tokens_per_s",), True),
+        ("command", ("tokens_per_s / rank_count", "peak_memory"), True),
+        ("command", ("rank_seconds_per_token@seed / rank_seconds_per_token",), True),
+        ("command", ("step_time",), False),
+        ("command", ("tokens_per_s", "step_time"), False),
+        ("command", ("tokens_per_s / step_time",), False),
+        ("command", ("peak_memory",), False),
+        ("builtin", ("tokens_per_s",), False),
+    ],
+)
+def test_work_may_vary_only_where_every_objective_of_a_script_counts_per_token(
+    recipe, objectives, may_vary
+):
+    main, *more = (Objective(expression=expression) for expression in objectives)
+    study = replace(
+        testing.study(), objective=main, more_objectives=tuple(more), launch=Launch(recipe=recipe)
+    )
+
+    assert may_vary_work(study) is may_vary

@@ -11,7 +11,7 @@ import pytest
 
 from evaluator.recipes.script_output import TraceFolder
 from records.errors import StudyError, TraceError
-from records.study import Measure
+from records.study import Measure, Objective
 from records.trial import Config, FailureKind, Measured
 
 UNPROFILED = Measure(timeout_s=30, warmup_steps=2, timed_steps=5, profiled_steps=0)
@@ -258,6 +258,16 @@ def test_a_script_that_did_other_work_is_refused(tried):
 
     message = "processed 32 tokens per step, the study asks for 256; trials must do the same work"
     assert refused(failure, message, "invalid_config"), failure
+
+
+def test_where_the_objective_counts_per_token_steps_may_do_other_work(tried, script_study):
+    throughput = replace(script_study(), objective=Objective(expression="tokens_per_s"))
+    report = f'steps \'{{"tokens_per_step": 32, "step_times_s": {TIMES}}}\''
+
+    measured = tried(report, asked=throughput, measure=UNPROFILED).outcome
+
+    assert measured.metric("tokens_per_s") == pytest.approx(32 / measured.metric("step_time"))
+    assert measured.measurement.caveats == ("32 tokens per step, compared per token",)
 
 
 def test_a_trace_on_a_clock_of_its_own_is_not_taken_for_an_old_one(tried):

@@ -17,6 +17,7 @@ parser.parse_args()
 for number in cclsearch.steps(range(100)):
     cclsearch.log(tokens={tokens})
 """
+SHORT = "[measure]\nself_test_rounds = 0\nrace_rounds = 0\nconfirm_rounds = 2\n"
 
 
 def test_a_script_is_launched_once_and_its_work_is_written_to_the_file(cclsearch):
@@ -48,9 +49,66 @@ def test_a_script_that_does_not_report_its_steps_learns_what_to_add(cclsearch):
     ended = cclsearch("init", "train.py", "-o", "mine.toml")
 
     assert ended.code == 0
-    assert "the loop in line 1" in ended.out
-    assert "cclsearch.steps" in ended.out
+    assert "for x in cclsearch.steps(y):   # line 1" in ended.out
+    assert "next: cclsearch init train.py -o mine.toml" in ended.out
     assert Path("mine.toml").is_file()
+
+
+def test_the_same_command_launches_the_script_when_it_reports_its_steps(cclsearch):
+    script = REPORTING.format(tokens=96)
+    for lines in (script.replace("cclsearch.", "").replace("import cclsearch", ""), script):
+        Path("train.py").write_text(lines, encoding="utf-8")
+        ended = cclsearch("init", "train.py")
+
+    assert "tokens per step: 96" in ended.out
+    study = tomllib.loads(Path("study.toml").read_text(encoding="utf-8"))
+    assert study["workload"]["global_batch"] == 96
+
+
+def test_batch_sizes_are_searched_for_throughput_per_token(cclsearch):
+    script = REPORTING.replace("--num-workers", "--batch-size").format(tokens="options.batch_size")
+    script = script.replace("parser.parse_args", "options = parser.parse_args")
+    slow = f"import time\n{script}    time.sleep(0.01)\n"
+    Path("train.py").write_text(slow, encoding="utf-8")
+    assert "--batch-size changes the work" in cclsearch("init", "train.py", "-o", "x.toml").out
+
+    ended = cclsearch("init", "train.py", "--objective", "tokens_per_s")
+    assert ended.code == 0, ended.err
+    text = Path("study.toml").read_text(encoding="utf-8").replace("[measure]\n", SHORT)
+    Path("study.toml").write_text(text, encoding="utf-8")
+    searched = cclsearch("run", "-c", "study.toml", "--trials", "3")
+
+    assert "as the objective counts per token" in searched.out
+    assert "best: trial" in searched.out
+    assert "--batch-size=4" in searched.out.partition("best: ")[2]
+    assert "its step processes 4 tokens, the seed's 2" in searched.out
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "said"),
+    [
+        ('p.add_argument("--data", required=True)', (), "missing: --data must be given"),
+        ('p.add_argument("data")', (), "missing: data must be given"),
+        ('p.add_argument("data")', ("corpus",), "missing: train.py does not report"),
+        (
+            "Trainer(args=TrainingArguments(output_dir='out'))",
+            (),
+            "missing: TrainingArguments in line 1 are fixed",
+        ),
+        (
+            "from transformers import Trainer\n\nTrainer()",
+            (),
+            "  Trainer(..., callbacks=[cclsearch.trainer_callback()])   # line 3",
+        ),
+    ],
+)
+def test_what_a_script_lacks_is_said_with_what_to_write(cclsearch, script, arguments, said):
+    Path("train.py").write_text(script, encoding="utf-8")
+
+    ended = cclsearch("init", "train.py", "--", *arguments)
+
+    assert ended.code == 0, ended.err
+    assert said in ended.out
 
 
 def test_an_existing_file_is_never_changed(cclsearch):

@@ -45,6 +45,16 @@ class Config:
     seed: int = field(default=0)
 tyro.cli(Config)
 """
+HF = """
+from transformers import HfArgumentParser, Seq2SeqTrainingArguments, TrainingArguments
+HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+"""
+LIGHTNING = """
+import lightning as L
+parser.add_argument("--devices", type=int, default=2)
+parser.add_argument("--num-workers", type=int, default=2)
+L.Trainer(devices=args.devices)
+"""
 TRAINER = """
 from transformers import HfArgumentParser, Trainer
 @dataclass
@@ -153,10 +163,87 @@ def test_the_work_of_a_step_is_what_the_script_reported(written, line, tokens, w
     assert (study.workload.global_batch, study.workload.sequence_length) == work
 
 
+def test_options_inherited_from_training_arguments_are_known(written):
+    for text in (HF, "class Own(TrainingArguments): x: int = 1\nHfArgumentParser(Own)"):
+        knobs = {option.knob for option in written(text)[0].knobs}
+        assert {"per_device_train_batch_size", "dataloader_num_workers"} <= knobs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values", "left"),
+    [
+        (["--num_workers=4", "--data", "x"], {"num_workers": 4}, ("--data", "x")),
+        (
+            ["--num_workers", "4", "--learning-rate", "1"],
+            {"num_workers": 4},
+            ("--learning-rate", "1"),
+        ),
+        (["--compile", "--no-fused"], {"compile": True, "fused": False}, ()),
+        (["--unknown", "-v"], {}, ("--unknown", "-v")),
+    ],
+)
+def test_arguments_of_today_become_the_first_choices(tmp_path, arguments, values, left):
+    (tmp_path / "train.py").write_text(ARGPARSE, encoding="utf-8")
+
+    script = read_script(tmp_path / "train.py", arguments)
+
+    today = {option.knob: option.default for option in script.options}
+    assert {name: today[name] for name in values} == values
+    assert script.arguments == left
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "rank_count", "last"),
+    [
+        (LIGHTNING, (), "2", "--devices={rank_count}"),
+        (LIGHTNING, ("--devices", "4"), "4", "--devices={rank_count}"),
+        ("import lightning\nTrainer(devices=3)", (), "3", "train.py"),
+    ],
+)
+def test_lightning_starts_its_ranks_itself(tmp_path, text, arguments, rank_count, last):
+    (tmp_path / "train.py").write_text(text, encoding="utf-8")
+
+    command = tomllib.loads(study_text(read_script(tmp_path / "train.py", arguments)))["command"]
+
+    assert (command["run"][0], command["run"][-1]) == ("python", last)
+    assert command["rank_count"] == rank_count
+
+
+@pytest.mark.parametrize(
+    ("loop", "head", "body"),
+    [
+        ("for x, y in data: x.backward()", "for x, y in cclsearch.steps(data):", "tokens=len(x)"),
+        (
+            "for i, batch in enumerate(data):\n model(**batch).backward()",
+            "for i, batch in enumerate(cclsearch.steps(data)):",
+            'tokens=batch["input_ids"].numel()',
+        ),
+        ("for i in range(9): loss.backward()", "in cclsearch.steps(range(9)):", "tokens=..."),
+        (
+            "for x in data:\n for part in x: part.backward()\n optimizer.step()",
+            "for x in cclsearch.steps(data):",
+            "tokens=len(x)",
+        ),
+        (
+            'option("--accum", default=2)\nprint(a.accum)\nfor x in data: a.backward(), o.step()',
+            "for x in cclsearch.steps(data, accumulate=a.accum):",
+            "tokens=len(x)",
+        ),
+    ],
+)
+def test_the_lines_that_report_the_steps_are_written_for_the_loop(written, loop, head, body):
+    script, _ = written(
+        f'p.add_argument("--workers", default=2)\n{loop.replace("option(", "p.option(")}'
+    )
+
+    assert script.loop.head.endswith(head)
+    assert body in script.loop.body
+
+
 def test_a_script_shows_how_it_is_started_and_where_its_steps_are(written):
     script, _ = written(ARGPARSE)
 
-    assert (script.has_ranks, script.reports_steps, script.loop_line) == (True, False, 14)
+    assert (script.has_ranks, script.reports_steps, script.loop.line) == (True, False, 14)
     assert written(TRAINER)[0].callback == "trainer_callback"
     assert written(f"{ARGPARSE}\nimport cclsearch\ncclsearch.steps(x)")[0].reports_steps
 

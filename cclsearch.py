@@ -132,7 +132,7 @@ def lightning_callback() -> Any:
     is_old = "pytorch_lightning" in sys.modules and "lightning" not in sys.modules
     library = importlib.import_module("pytorch_lightning" if is_old else "lightning.pytorch")
 
-    class Steps(library.Callback):  # type: ignore[misc]
+    class Steps(library.Callback):  # type: ignore[misc, name-defined]
         steps_done = 0
 
         def on_train_start(self, *_: object) -> None:

@@ -384,8 +384,10 @@ def may_vary_work(study: Study) -> bool:
     They may where each objective counts per token, so that a larger step has no advantage.
     """
     objectives = (study.objective, *study.more_objectives)
-    names = [parse(objective.expression).names for objective in objectives]
-    names = [{name.removesuffix(AT_SEED) for name in each} for each in names]
+    names = [
+        {name.removesuffix(AT_SEED) for name in parse(objective.expression).names}
+        for objective in objectives
+    ]
     is_script = study.launch.recipe == "command"
     return (
         is_script and bool(names[0] & PER_TOKEN) and set().union(*names) <= PER_TOKEN | _OF_NO_STEP

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -439,13 +440,11 @@ def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
 def _same_work(knobs: Sequence[ScriptOption]) -> Iterator[str]:
     """Yield the constraint that batch sizes and accumulation together keep the work of a step."""
     factors = [o for o in knobs if BATCH.search(o.knob) or ACCUMULATION.search(o.knob)]
-    numbers = [o for o in factors if type(o.default) is int]
+    numbers = {o.knob: o.default for o in factors if isinstance(o.default, int)}
     if len(numbers) > 1:
-        product = 1
-        for option in numbers:
-            product *= int(option.default)
+        product = math.prod(numbers.values())
         yield '\n[[constraint]]\nname = "same_work"'
-        yield f'expression = "{" * ".join(o.knob for o in numbers)} == {product}"'
+        yield f'expression = "{" * ".join(numbers)} == {product}"'
         yield 'reason = "every trial processes the same samples per step"'
 
 

@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "label": ("search.cli.studies", "Show or change the tags and notes of a study, or archive it."),
     "serve": ("search.cli.serve", "Serve studies over HTTP and in a browser."),
     "mcp": ("search.cli.serve", "Give language models access to a service (MCP over stdio)."),
-    "leaderboard": ("search.cli.report", "Rank the best of each study and published entries."),
+    "leaderboard": ("search.cli.report", "Rank the best of each study."),
     "compare": ("search.cli.compare", "Check whether B is faster than A, and why."),
     "doctor": ("search.cli.store", "Check what this machine can run, and what is missing."),
     "gc": ("search.cli.store", "Remove unused files and, on request, old traces."),

@@ -1,7 +1,8 @@
 # make run    the main job on this machine        make test   the tests
 # make check  everything CI runs                  make clean  remove the environment
 # make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
-# make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000
+# make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000,
+#             make docs-links checks links to other sites, which needs a network
 #
 # TORCH=cpu|gpu|system: which build of torch the environment gets. The default is cpu where no
 # NVIDIA driver answers, and gpu where one does. system uses the torch of the Python that runs make.
@@ -15,7 +16,7 @@ TRIALS ?= 10
 # Without it pytest rewrites the assertions of all tests in each worker, every time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test e2e check lint types layers docs docs-serve clean
+.PHONY: run test e2e check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -42,6 +43,9 @@ layers: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going --quiet docs build/docs
+
+docs-links: $(VENV)/.installed-dev
+	$(BIN)/python -m sphinx --builder linkcheck --quiet docs build/links
 
 docs-serve: docs
 	$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/docs 8000

@@ -4,6 +4,7 @@ import ast
 import json
 import re
 import shlex
+import subprocess
 import textwrap
 import tomllib
 from dataclasses import fields, is_dataclass
@@ -13,6 +14,7 @@ from typing import get_args, get_type_hints
 import pytest
 import yaml
 
+import cclsearch
 from records.study import Environment, Origin, Study
 from search.cli import main as cli
 from search.cli.main import loaded
@@ -140,13 +142,37 @@ def test_a_command_in_a_page_can_be_parsed(line):
 @pytest.mark.parametrize("page", sorted(PAGES))
 def test_the_code_of_a_page_is_code(page):
     for block in blocks(PAGES[page], "python"):
-        ast.parse(block)
+        used = re.findall(r"\bcclsearch\.([a-zA-Z_]+)", block)
+        assert ast.parse(block) and set(used) <= set(cclsearch.__all__)
+    for block in blocks(PAGES[page], "bash"):
+        subprocess.run(["bash", "-n", "-c", block], check=True)
     for block in blocks(PAGES[page], "toml"):
         assert tomllib.loads(block)
     for block in blocks(PAGES[page], "yaml"):
         assert yaml.safe_load(block)
     for block in blocks(PAGES[page], "json"):
         assert json.loads(block)
+
+
+@pytest.mark.parametrize("page", ["README.md", "ci.md", "own_script.md", "recipes.md"])
+def test_a_piece_of_a_study_in_a_page_is_one(page, tmp_path):
+    for name in ("train.py", "bench.sh", "run.sh"):
+        (tmp_path / name).touch()
+    path = tmp_path / "study.toml"
+    for block in blocks(PAGES[page], "toml"):
+        whole = tomllib.loads(block)
+        if "launch" not in whole:
+            block += '\n[launch]\nrecipe = "command"\n'
+        if "workload" not in whole:
+            block += '[workload]\nname = "w"\nglobal_batch = 32\nsequence_length = 64\n'
+        is_script = whole.get("launch", {}).get("recipe", "command") == "command"
+        if is_script and "command" not in whole:
+            block += '[command]\nrun = ["bash", "run.sh"]\n'
+        if "space" not in whole:
+            block += "[space.dp]\nchoices = [1]\n"
+        path.write_text(block, encoding="utf-8")
+
+        assert read_study_file(path, builtin_study(MACHINE)).space.dimensions
 
 
 def test_the_readme_begins_with_the_two_commands():

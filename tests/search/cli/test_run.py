@@ -91,13 +91,6 @@ def here(tmp_path):
     return Folder(tmp_path)
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A folder in which one search was run to its end, and how that ended."""
-    place = Folder(tmp_path_factory.mktemp("trained"))
-    return place, place.run("run", "-c", "trained.toml")
-
-
 def until(process, words):
     """Read a search's output up to the line with these words."""
     for line in process.stdout:
@@ -106,44 +99,19 @@ def until(process, words):
     raise AssertionError(f"{words!r} never came: {process.stderr.read()}")
 
 
-def test_a_search_prints_its_trials_and_its_finding_on_standard_output(trained):
-    _, ended = trained
-
-    assert (ended.returncode, ended.stderr) == (0, "")
-    lines = ended.stdout.splitlines()
-    assert lines[0].endswith(": tiny, objective step_time")
-    assert lines[1] == "strategy offline: no ANTHROPIC_API_KEY, so no model is asked"
-    assert [line.split()[:2] for line in lines[2:4]] == [["trial", "0"], ["trial", "1"]]
-    assert lines[4].startswith("trial 0 repeated to confirm")
-    report = ended.stdout[ended.stdout.index("stopped: ") :]
-    told = [line.partition(":")[0] for line in report.splitlines()]
-    assert told[:2] == ["stopped", "trials"]
-    assert {"best", "step_time", "against the seed", "record"} < set(told)
-    assert told[-2:] == ["next", "next"]
-
-
-def test_a_finished_search_is_not_repeated_but_told_again(trained):
-    place, ended = trained
-
-    again = place.run("resume")
-
-    assert again.returncode == 0
-    assert again.stderr == "nothing left to launch: all 2 trials are used\n"
-    report = ended.stdout[ended.stdout.index("stopped: ") :]
-    assert again.stdout.endswith(report)
-    assert place.run("show").stdout.endswith(report)
-
-
-def test_a_trial_trains_the_same_after_another_and_by_its_script_alone(trained, tmp_path):
-    place, _ = trained
-    with closing(Store(place.store)) as store:
+def test_a_trial_of_real_ranks_trains_the_same_after_another_and_by_its_script_alone(
+    here, cclsearch, tmp_path
+):
+    searched = here.run("run", "-c", "trained.toml")
+    again = tmp_path / "again.sh"
+    written = cclsearch("trial", "script", "0", "-o", again, "--store", here.store)
+    assert (searched.returncode, searched.stderr, written.code, written.err) == (0, "", 0, "")
+    with closing(Store(here.store)) as store:
         (study,) = store.studies()
         losses = store.history(study.id).trials[0].outcome.measurement.losses
         repeats = [
             one.outcome.measurement.losses for one in store.repeats(study.id) if one.ordinal == 0
         ]
-    written = place.run("trial", "script", "0", "-o", str(tmp_path / "again.sh"))
-    assert (written.returncode, written.stderr) == (0, "")
 
     environment = {"PATH": f"{Path(CCLSEARCH).parent}:{os.defpath}"}
     ended = subprocess.run(
@@ -161,6 +129,7 @@ def test_a_search_of_nothing_that_can_be_measured_ends_with_3_and_loads_only_wha
     ended = here.run("run", "-c", "held.toml", "--seed-policy", "broken.py")
 
     assert (ended.returncode, ended.stderr) == (3, "")
+    assert "strategy offline: no ANTHROPIC_API_KEY, so no model is asked" in ended.stdout
     assert "best: none, because no configuration could be measured" in ended.stdout
     assert "failed: 1 policy_error; first in trial 0: line 2: " in ended.stdout
     again = run_cclsearch(here.path, "resume", "--json", PYTHONPROFILEIMPORTTIME="1")
@@ -270,6 +239,35 @@ def scripted(tmp_path_factory):
     ended = place.run("run", "-c", "study.toml", "--strategy", "coordinate")
     assert (ended.returncode, ended.stderr) == (0, "")
     return place, ended.stdout
+
+
+def test_a_search_prints_its_trials_and_its_finding_on_standard_output(scripted):
+    _, told = scripted
+
+    lines = told.splitlines()
+    assert lines[0].endswith(": mine, objective step_time")
+    assert [line.split()[:2] for line in lines[2:7]] == [["trial", str(n)] for n in range(5)]
+    assert lines[1].startswith("strategy coordinate")
+    assert " repeated to confirm, round 1: step_time " in lines[7]
+    report = told[told.index("stopped: ") :]
+    named = [line.partition(":")[0] for line in report.splitlines()]
+    assert named[:2] == ["stopped", "trials"]
+    assert {"best", "step_time", "against the seed", "record"} < set(named)
+    assert named[-2:] == ["next", "next"]
+
+
+def test_a_finished_search_is_not_repeated_but_told_again(scripted):
+    place, told = scripted
+    report = told[told.index("stopped: ") :]
+
+    again = place.run("resume")
+
+    assert (again.returncode, again.stderr) == (
+        0,
+        "nothing left to launch: all 5 trials are used\n",
+    )
+    assert again.stdout.endswith(report)
+    assert place.run("show").stdout.endswith(report)
 
 
 def test_a_search_over_a_script_finds_the_best_configuration(scripted, cclsearch):

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import pytest
 
 from evaluator.launchers.limits import descendants
 from records.store.store import Store
+from tests.search.conftest import Ended
 from tests.support.service import CCLSEARCH
 
 TINY = Path(__file__).parents[2] / "data" / "tiny_study.toml"
@@ -39,14 +40,6 @@ class RunningSearch:
             if wanted.items() <= event.items():
                 return
         raise AssertionError(f"no event {wanted} in {self.events}: {self._process.stderr.read()}")
-
-    def finish(self) -> int:
-        for _ in self._read():
-            pass
-        errors = self._process.stderr.read()
-        self._close()
-        assert self._process.returncode == 0, errors
-        return self._process.returncode
 
     def kill(self) -> list[int]:
         """Kill it, and give every process that it had started."""
@@ -73,8 +66,16 @@ class RunningSearch:
         self._process.stdout.close()
         self._process.stderr.close()
 
-    def finished(self) -> list[dict[str, object]]:
-        return [event for event in self.events if event["event"] == "trial_finished"]
+
+def finished(events: list[dict[str, object]]) -> list[dict[str, object]]:
+    return [event for event in events if event["event"] == "trial_finished"]
+
+
+def resumed(cclsearch: Callable[..., Ended], store: Path) -> list[dict[str, object]]:
+    """Resume a search in this process to its end; gives its events."""
+    ended = cclsearch("resume", "--json", "--store", store)
+    assert ended.code == 0, ended.err
+    return [json.loads(line) for line in ended.out.splitlines()]
 
 
 def survivors(pids: list[int]) -> list[int]:
@@ -184,51 +185,51 @@ class HeldStudy:
         "between launches that confirm",
     ],
 )
-def test_a_killed_search_repeats_no_finished_launch(rounds, event, held, tmp_path):
+def test_a_killed_search_repeats_no_finished_launch(rounds, event, held, cclsearch, tmp_path):
     study = HeldStudy(tmp_path, **rounds)
 
-    launched = kill_and_resume(study.write(held), event, tmp_path / "store")
+    launched = kill_and_resume(cclsearch, study.write(held), event, tmp_path / "store")
 
     assert study.launches - launched in {0, 1}
 
 
-def test_a_launch_that_a_kill_interrupts_is_the_only_one_made_again(tmp_path):
+def test_a_launch_that_a_kill_interrupts_is_the_only_one_made_again(cclsearch, tmp_path):
     study, store = HeldStudy(tmp_path, confirm_rounds=2), tmp_path / "store"
     search = RunningSearch("run", "-c", str(study.write(held=4)), store=store)
     study.wait_for_launch(4)
     assert survivors(search.kill()) == []
 
     study.release()
-    RunningSearch("resume", store=store).finish()
+    resumed(cclsearch, store)
 
     assert study.launches == launches_on_record(store) + 1
 
 
-def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(tmp_path):
+def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(cclsearch, tmp_path):
     study = tmp_path / "tiny.toml"
     text = TINY.read_text(encoding="utf-8")
     for key in ("self_test_rounds", "race_rounds", "confirm_rounds"):
         text = re.sub(rf"^{key} = \d+$", f"{key} = 0", text, flags=re.MULTILINE)
     study.write_text(text, encoding="utf-8")
 
-    kill_and_resume(study, {"phase": "timed"}, tmp_path / "store")
+    kill_and_resume(cclsearch, study, {"phase": "timed"}, tmp_path / "store")
 
 
-def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_path):
+def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(cclsearch, tmp_path):
     study, store = HeldStudy(tmp_path), tmp_path / "store"
     options = ("--parallel", "2", "--trials", "3")
     search = RunningSearch("run", "-c", str(study.write(held=3)), *options, store=store)
     search.until(event="trial_finished", ordinal=0)
     search.until(event="trial_finished")
     study.wait_for_launch(3)
-    before = search.finished()
+    before = finished(search.events)
     assert survivors(search.kill()) == []
     study.release()
     with closing(Store(store)) as records:
         study_id = records.find("").id
         ended = records.history(study_id)
         pending = [intent.ordinal for intent in records.pending(study_id)]
-    RunningSearch("resume", store=store).finish()
+    resumed(cclsearch, store)
 
     assert sorted([*(trial.ordinal for trial in ended), *pending]) == [0, 1, 2]
     assert len(pending) == 1
@@ -242,19 +243,20 @@ def test_a_kill_between_two_trials_at_once_repeats_only_what_had_not_ended(tmp_p
     assert not list((store / "work").iterdir())
 
 
-def kill_and_resume(study: Path, point: dict[str, object], store: Path) -> int:
+def kill_and_resume(
+    cclsearch: Callable[..., Ended], study: Path, point: dict[str, object], store: Path
+) -> int:
     """Kill a search of two trials at a point and resume it; gives the launches on record."""
     search = RunningSearch("run", "-c", str(study), "--trials", "2", store=store)
     search.until(**point)
-    before = search.finished()
+    before = finished(search.events)
     started = search.kill()
 
     assert survivors(started) == []
     study.with_name("held").unlink(missing_ok=True)
-    resumed = RunningSearch("resume", store=store)
-    resumed.finish()
+    events = resumed(cclsearch, store)
 
-    after = resumed.finished()
+    after = finished(events)
     ordinals = [event["ordinal"] for event in before + after]
     with closing(Store(store)) as records:
         history = records.history(records.find("").id)
@@ -265,10 +267,10 @@ def kill_and_resume(study: Path, point: dict[str, object], store: Path) -> int:
     for event in before:
         assert history.trials[event["ordinal"]].ended_at == event["ended_at"]
     assert not list((store / "work").iterdir())
-    assert resumed.events[-1]["event"] == "finished"
+    assert events[-1]["event"] == "finished"
     confirmed = [
         (event["series"], event["round"], event["ordinal"])
-        for event in search.events + resumed.events
+        for event in search.events + events
         if event["event"] == "repeat_finished"
     ]
     assert len(confirmed) == len(set(confirmed))

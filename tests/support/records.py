@@ -9,12 +9,13 @@ import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 
 from zstandard import ZstdDecompressor
 
 from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
+from records.machine import Conditions
 from records.store.artifacts import PACKED
 from records.store.database import DATABASE_NAME
 from records.store.journal import FOLDER
@@ -116,6 +117,12 @@ def trial(
 def history(*outcomes: Outcome | float) -> History:
     """Trials 0, 1, 2 ... with these outcomes, each of its own configuration `n`."""
     return History(tuple(trial(n, outcome, {"n": n}) for n, outcome in enumerate(outcomes)))
+
+
+def conditions(**known: float) -> Conditions:
+    """The conditions of a launch of which only this is known."""
+    required = (each.name for each in fields(Conditions) if each.default is MISSING)
+    return Conditions(**{**dict.fromkeys(required), **known})
 
 
 def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:

@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -19,7 +19,6 @@ from typing import Any, Self, TypeAlias
 
 from policies.space import Space
 from records.llm_exchange import LlmExchange
-from records.machine import Conditions
 from records.study import (
     Budget,
     Constraint,
@@ -469,6 +468,14 @@ CODE = "def generate_config(workload, environment):\n    return {'dp': 4}\n"
 PROMPT = Prompt(system="You choose.", task="The study.", turn="Trial 3, at length.")
 
 
+def client_of(settings: LlmSettings, *notice: Callable[[str], None]) -> LlmClient:
+    """A client that talks to a provider through its SDK."""
+    # Imported here: the SDK takes seconds to load, which everybody who collects tests would pay.
+    from search.llm.transport import AnthropicTransport
+
+    return LlmClient(settings, AnthropicTransport(settings, *notice))
+
+
 @contextmanager
 def connected(
     script: Script,
@@ -480,16 +487,13 @@ def connected(
     **fields: Any,
 ) -> Iterator[tuple[ScriptedMessagesServer, LlmClient]]:
     """A scripted server and a client that talks to it once, with other settings in `fields`."""
-    # Imported here: the SDK takes seconds to load.
-    from search.llm.transport import AnthropicTransport
-
     with ScriptedMessagesServer(script, **(server or {})) as opened:
         settings = LlmSettings(
             api_key=key or Secret(LLM_KEY),
             base_url=opened.url + path,
             **{"attempts": 1, "retry_wait_s": 0.001, **fields},
         )
-        with closing(LlmClient(settings, AnthropicTransport(settings, notice))) as client:
+        with closing(client_of(settings, notice)) as client:
             yield opened, client
 
 
@@ -662,7 +666,7 @@ def measured(
     step_s: float, *, memory_gib: float = 40.0, others_share: float | None = None
 ) -> Measured:
     """An outcome whose traces were read; others took this share of the cores, where it is told."""
-    conditions = None if others_share is None else _conditions(others_share)
+    conditions = None if others_share is None else records.conditions(others_cpu_share=others_share)
     return Measured(
         measurement=Measurement(
             step_times_s=((step_s,),),
@@ -688,12 +692,6 @@ def measured(
         ),
         diagnosis=diagnosis(step_s, memory_gib=memory_gib),
     )
-
-
-def _conditions(others_share: float) -> Conditions:
-    required = (field.name for field in fields(Conditions) if field.default is MISSING)
-    told: dict[str, Any] = {**dict.fromkeys(required), "others_cpu_share": others_share}
-    return Conditions(**told)
 
 
 def diagnosis(step_s: float, *, memory_gib: float = 40.0) -> Diagnosis:

@@ -27,9 +27,9 @@ from evaluator.workloads.collectives.operations import (
 )
 from evaluator.workloads.collectives.sweep import availability
 from records.codec import from_json
-from records.machine import Conditions
 from search.collective_bench import run as running
 from search.collective_bench.run import Output, Table, bench_context
+from tests.support import records as testing
 from tests.support.bench import record
 from tests.support.service import CCLSEARCH, run_cclsearch
 
@@ -235,9 +235,7 @@ def test_what_is_new_stands_above_a_row_and_nothing_twice(capsys):
 
 
 def test_a_machine_that_was_busy_with_other_things_is_warned_of(capsys):
-    unknown = dict.fromkeys(("cpu_pressure_share", "memory_pressure_share", "io_pressure_share"))
-    unknown |= dict.fromkeys(("available_memory_bytes", "cpu_clock_hz", "cpu_temperature_celsius"))
-    quiet = Conditions(load_average=0.0, others_cpu_share=0.0, steal_share=0.0, **unknown)
+    quiet = testing.conditions(load_average=0.0, others_cpu_share=0.0, steal_share=0.0)
     for conditions in (None, quiet, replace(quiet, others_cpu_share=0.5)):
         table = Table()
         table.add(replace(record(), conditions=conditions))
@@ -422,7 +420,7 @@ OPEN_MPI = """
 [space.comm_adapter]
 choices = ["mpi"]
 [space.ompi_allreduce_algorithm]
-choices = ["default", "ring"]
+choices = ["ring"]
 """
 needs_library = pytest.mark.skipif(mpi_library() is None, reason="mpi4py loads no MPI library here")
 
@@ -433,7 +431,7 @@ needs_library = pytest.mark.skipif(mpi_library() is None, reason="mpi4py loads n
         (GLOO, ("fusion_bytes", "chunk_count"), {(0, 1), (0, 2), (1048576, 1)}),
         pytest.param(
             *(OPEN_MPI, ("comm_adapter", "ompi_allreduce_algorithm")),
-            {("mpi", "default"), ("mpi", "ring")},
+            {("mpi", "ring")},
             marks=needs_library,
         ),
     ],

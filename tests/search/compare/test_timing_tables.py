@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from torch.utils import benchmark
-from torch.utils.benchmark.utils import common as torch_common
 
 from evaluator.timing.timing import LaunchTimes, Task, Timing
 from search.compare.timer_view import print_timings
@@ -70,6 +68,10 @@ def test_the_tables_are_those_of_the_golden_file(table):
 
 
 def test_rows_columns_and_medians_are_those_of_torch(table):
+    # Imported here: it takes seconds, which everybody who collects this file would pay.
+    from torch.utils import benchmark
+    from torch.utils.benchmark.utils import common as torch_common
+
     suite = [
         timing(column, seconds, sub_label=name, num_threads=threads, env=env)
         for seconds, (threads, env, name, column) in enumerate(

@@ -9,9 +9,8 @@ import pytest
 
 from records.codec import to_json
 from records.study import Budget, Llm
-from search.llm.client import Allowance, LlmClient
+from search.llm.client import Allowance
 from search.llm.messages import MAX_CODE_BYTES, Draft, Problem, Prompt, RetryAction
-from search.llm.transport import AnthropicTransport
 from search.settings import llm_settings
 from tests.support.search import (
     CODE,
@@ -19,6 +18,7 @@ from tests.support.search import (
     PROMPT,
     ScriptedMessagesServer,
     ask,
+    client_of,
     connected,
     cut,
     dropped_connection,
@@ -175,7 +175,7 @@ def test_a_local_model_is_asked_as_the_page_about_studies_says(monkeypatch):
         monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", variables["ANTHROPIC_AUTH_TOKEN"])
         monkeypatch.setenv("ANTHROPIC_BASE_URL", f"{server.url}/v1")
         settings = llm_settings(Llm(model="qwen3-coder"))
-        client = LlmClient(settings, AnthropicTransport(settings))
+        client = client_of(settings)
         allowance = Allowance(Budget(max_tokens=100_000), "qwen3-coder", None, list)
         found, _ = client.ask(PROMPT, lambda draft: draft, allowance=allowance)
         client.close()

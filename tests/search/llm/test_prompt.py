@@ -87,25 +87,6 @@ def test_the_unchanging_part_does_not_change_with_the_history():
     assert first.turn != later.turn
 
 
-def test_every_field_is_shown_as_a_policy_reads_it():
-    task = write(History()).task
-
-    assert "workload['layer_count'] == 32" in task
-    assert "expert_count" not in task
-    assert "messages" not in task
-    assert "== None" not in task
-    assert "environment['scale_out']['latency_s'] == 5e-06" in task
-    assert "environment['software']['torch'] == '2.13.0'" in task
-
-
-def test_every_trial_has_its_row_newest_first():
-    turn = write(past(199)).turn
-
-    table = between(turn, "## Trials, newest first", "## Candidates of")
-    rows = [line for line in table.splitlines() if line.startswith("#")]
-    assert [int(line.split()[0][1:]) for line in rows] == list(range(198, -1, -1))
-
-
 def test_the_best_is_told_with_names_and_in_the_table_without():
     turn = turn_of(trial(0, FIRST, measured(1.25)))
 
@@ -153,22 +134,6 @@ def test_the_latest_failure_is_told_in_full_with_its_program():
     assert "last word" not in turn.split("## Failures by kind")[1]
 
 
-def test_best_and_latest_are_compared_and_told_with_what_their_traces_say():
-    turn = turn_of(SEED, SLOWER)
-
-    assert (
-        "\nagainst the best: ~0.67x; by part of the step: compute +30 %, exposed +15 %, "
-        "other +1 %, idle +4 %\n"
-    ) in turn
-    for start, end in (
-        ("## Best so far", "## Latest trial"),
-        ("## Latest trial", "## Trials, newest first"),
-    ):
-        section = between(turn, start, end)
-        assert "Its traces show: 60 % of the step is compute" in section
-        assert "- all_reduce over 4 ranks (ranks 0 4 8 12 and 3 more groups" in section
-
-
 @pytest.mark.parametrize(
     ("verdict", "ratio", "words"),
     [
@@ -195,24 +160,6 @@ def test_a_race_is_told_with_its_ratio_and_interval(verdict, ratio, words):
     assert f"\nrace: {words}\n```" in turn
 
 
-def test_a_failure_of_the_infrastructure_is_not_held_against_the_configuration():
-    turn = turn_of(SEED, trial(1, SECOND, failed(FailureKind.INFRASTRUCTURE, "node lost")))
-
-    assert "FAILED infrastructure at launch (not the configuration's fault): node lost" in turn
-    assert "infrastructure once, not the configuration's fault, first in #1" in turn
-    assert "399 of 400 launches remain" in turn
-
-
-def test_untried_neighbours_of_the_best_are_told_by_what_they_change():
-    turn = turn_of(SEED, SLOWER)
-
-    near = turn.split("## Untried configurations")[1]
-    listed = [line for line in near.splitlines() if line.startswith("- ")]
-    assert len(listed) == 12
-    assert "- recompute=True" in listed
-    assert "718 of 720 feasible" in turn
-
-
 def test_neighbours_that_break_a_learnt_constraint_are_not_listed():
     history = History((trial(0, Config({**FIRST.values, "micro_batch": 4}), measured(1.0)),))
 
@@ -225,18 +172,6 @@ def test_what_is_being_measured_is_told():
 
     assert f"## Being measured now\n\n{'No results yet'}" in turn
     assert f"- {THIRD}\n" in between(turn, "## Being measured now", "## Candidates of")
-
-
-def test_candidates_are_offered_with_their_reasons_from_the_first_turn_on():
-    first, later = (
-        between(write(history).turn, "## Candidates of the offline strategy", "\n# ")
-        for history in (History(), past(9))
-    )
-
-    assert "Submit one of them or something else" in first
-    assert f"1. {SPACE.feasible[0]}: from the best so far, change it; expected 1.10x" in first
-    assert "1. as #4 but " in later
-    assert ": expected 1.10x (0.90 to 1.30)\n2. " in later
 
 
 def test_a_section_without_content_is_not_there():

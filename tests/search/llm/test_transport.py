@@ -10,9 +10,7 @@ from threading import Thread
 import pytest
 
 from records.codec import to_json
-from search.llm.client import LlmClient
 from search.llm.messages import Draft, RetryAction
-from search.llm.transport import AnthropicTransport
 from search.settings import LlmSettings, ProviderError, Secret
 from tests.support.search import (
     CODE,
@@ -21,6 +19,7 @@ from tests.support.search import (
     ScriptedMessagesServer,
     ScriptedReply,
     ask,
+    client_of,
     dropped_connection,
     event_lines,
     fault,
@@ -93,7 +92,7 @@ def test_a_refused_connection_is_no_submission():
     with ScriptedMessagesServer([]) as server:
         url = server.url
     settings = LlmSettings(api_key=Secret(LLM_KEY), base_url=url, attempts=2, retry_wait_s=0.001)
-    with closing(LlmClient(settings, AnthropicTransport(settings))) as client:
+    with closing(client_of(settings)) as client:
         found, _ = client.ask(PROMPT, lambda draft: draft)
 
     assert found.words.startswith("127.0.0.1 could not be reached: ConnectError")
@@ -196,7 +195,7 @@ def test_a_reply_that_only_pings_is_given_up():
         url = f"http://127.0.0.1:{server.server_port}"
         key = Secret(LLM_KEY)
         settings = LlmSettings(api_key=key, base_url=url, attempts=1, timeout_s=0.3)
-        with closing(LlmClient(settings, AnthropicTransport(settings))) as client:
+        with closing(client_of(settings)) as client:
             found, _ = client.ask(PROMPT, lambda draft: draft)
         server.shutdown()
 

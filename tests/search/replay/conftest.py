@@ -27,7 +27,7 @@ from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing
 from tests.support.evaluator import Ending, TabularEvaluator
-from tests.support.search import ScriptedMessagesServer
+from tests.support.search import ScriptedMessagesServer, client_of
 
 SEED = "def generate_config(workload, environment):\n    return {'n': 0}\n"
 KEY = "sk-ant-loopback-0123456789abcdef"
@@ -107,13 +107,11 @@ class Recording:
 
 
 def _client(study: Study, server: ScriptedMessagesServer | None) -> LlmClient:
-    from search.llm.transport import AnthropicTransport  # seconds, which most tests do without
-
     assert server is not None
     settings = LlmSettings(
         api_key=Secret(KEY), model=study.llm.model, base_url=server.url, retry_wait_s=0.001
     )
-    return LlmClient(settings, AnthropicTransport(settings))
+    return client_of(settings)
 
 
 @dataclass

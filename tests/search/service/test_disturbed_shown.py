@@ -7,7 +7,6 @@ import pytest
 
 from evaluator.timing.decision import Comparison, Verdict
 from records.codec import from_json, to_json
-from records.machine import Conditions
 from records.store.store import Store
 from records.study import Dimension
 from records.trial import Repeat
@@ -19,18 +18,7 @@ from tests.search.service.reading_pages import get, table
 from tests.support import records as testing
 
 STUDY = "20260301-000000-busy"
-QUIET = Conditions(
-    load_average=None,
-    others_cpu_share=0.02,
-    steal_share=None,
-    cpu_pressure_share=None,
-    memory_pressure_share=None,
-    io_pressure_share=None,
-    available_memory_bytes=None,
-    cpu_clock_hz=None,
-    cpu_temperature_celsius=None,
-)
-BUSY = replace(QUIET, others_cpu_share=0.82)
+QUIET, BUSY = (testing.conditions(others_cpu_share=share) for share in (0.02, 0.82))
 
 
 def launched(seconds, conditions):

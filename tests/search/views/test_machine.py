@@ -2,7 +2,7 @@
 
 import json
 from contextlib import closing
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -60,7 +60,7 @@ LAUNCHED = LaunchRecord(
         RankEnd(rank=2, status=None, signal=9, first_error="ValueError: \x1b[31mbad"),
     ),
 )
-UNKNOWN = Conditions(**{each.name: None for each in fields(Conditions) if each.default is MISSING})
+UNKNOWN = testing.conditions()
 QUIET = replace(UNKNOWN, others_cpu_share=0.02, load_average=1.5)
 BUSY = replace(UNKNOWN, others_cpu_share=0.43)
 

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import scipy
 
 from records.errors import StudyError, suggestion
 from search.strategies.catalog import CHOOSERS
@@ -229,7 +229,7 @@ def paired(against: str, own: Counts, others: Counts) -> Paired:
     differences = own - others
     drawn = np.random.default_rng(0).choice(differences, (DRAWS, len(differences)))
     low, high = np.quantile(drawn.mean(axis=1), [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
-    p_value = float(stats.wilcoxon(differences).pvalue) if differences.any() else None
+    p_value = float(scipy.stats.wilcoxon(differences).pvalue) if differences.any() else None
     return Paired(
         against=against,
         mean=float(differences.mean()),

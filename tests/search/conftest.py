@@ -108,8 +108,6 @@ class TabularStudy:
         study = self.study
         prepared = prepare(study, Space(study.space, study.workload, study.environment))
         proposer = self.proposer(prepared.space)
-        if prepared.scoring.more:
-            proposer = FrontProposer(proposer, prepared.scoring)
         trial_runner = TrialRunner(
             scrubber=None,
             study_id=self.study_id,

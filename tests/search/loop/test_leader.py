@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluator.machine import conditions_between, take_snapshot
 from evaluator.objective import scoring, scoring_of
 from records.study import Budget, Measure, Objective
 from records.trial import FailureKind, History, Purpose
@@ -28,9 +27,7 @@ from tests.support import records as testing
 from tests.support.evaluator import Fails, Takes
 from tests.support.search import relaunch
 
-NOW = take_snapshot()
-QUIET = replace(conditions_between(NOW, NOW), others_cpu_share=0.0, steal_share=0.0, gpus=())
-BUSY = replace(QUIET, others_cpu_share=0.9)
+QUIET, BUSY = (testing.conditions(others_cpu_share=share) for share in (0.0, 0.9))
 MEASURE = Measure(race_rounds=4, confirm_rounds=4)
 
 

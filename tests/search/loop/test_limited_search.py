@@ -2,12 +2,8 @@
 
 from dataclasses import replace
 
-from evaluator.objective import scoring_of
-from policies.space import Space
 from records.study import Budget
 from records.trial import FailureKind, Score
-from search.llm.prompt import PromptWriter
-from search.loop.leader import study_leader
 from search.report.data import StudyRecord, report_lines
 from tests.support.evaluator import Fails, Takes
 from tests.support.search import ONCE
@@ -65,16 +61,6 @@ def test_where_all_break_a_limit_there_is_no_best_and_the_report_says_why(tabula
     assert "best: none, because every measured configuration breaks a limit" in reported(
         made, finding
     )
-
-
-def test_the_model_sees_limits_and_who_breaks_them(tabular):
-    made = tabular(TABLE, limits=(LIMIT,), budget=BUDGET)
-    made.run()
-    led = study_leader(made.store.find(made.study_id), made.store)
-    own = Space(made.study.space, made.study.workload, made.study.environment)
-    prompt = PromptWriter(own, scoring_of(made.study)).write(made.study, led.history, None)
-    assert LIMIT in prompt.task
-    assert BROKEN in prompt.turn
 
 
 def test_ratios_to_the_seed_make_the_seed_itself_one(tabular):

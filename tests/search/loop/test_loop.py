@@ -203,20 +203,6 @@ def test_an_interrupted_trial_is_done_again_with_the_policy_on_record(tabular):
     assert finding.winner == 1
 
 
-def test_an_interrupted_re_measuring_repeats_no_launch_on_record(tabular):
-    stopped = InTurn((*[Takes(step_time_s=0.5)] * 3, Interrupted(), Takes(step_time_s=0.5)))
-    study = tabular({0: stopped, 1: Takes(step_time_s=0.4)})
-
-    with pytest.raises(KeyboardInterrupt):
-        study.run()
-    before = study.store.repeats(study.study_id)
-    study.run()
-
-    after = study.store.repeats(study.study_id)
-    assert after[: len(before)] == before
-    assert sorted((c.round, c.ordinal) for c in after) == [(r, n) for r in range(4) for n in (0, 1)]
-
-
 def test_what_a_launch_left_is_kept_and_its_folder_emptied(tabular):
     study = tabular(seconds(0.5))
 
@@ -230,16 +216,6 @@ def test_what_a_launch_left_is_kept_and_its_folder_emptied(tabular):
     (folder / "trial1").mkdir(parents=True)  # as a killed search leaves it
     study.run()
     assert not folder.exists()
-
-
-def test_finalists_and_the_seed_are_launched_in_turns(tabular):
-    study = tabular(seconds(0.5, 0.1, 0.2, 0.3))
-
-    study.run()
-
-    rounds = [study.launched[4 + 3 * turn : 7 + 3 * turn] for turn in range(4)]
-    assert [sorted(finalists) for finalists in rounds] == [[0, 1, 2]] * 4
-    assert len({tuple(finalists) for finalists in rounds}) > 1
 
 
 def test_a_lucky_first_launch_does_not_win(tabular):

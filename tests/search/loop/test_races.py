@@ -6,7 +6,6 @@ from random import Random
 
 import pytest
 
-from evaluator.machine import conditions_between, take_snapshot
 from evaluator.timing.decision import Verdict
 from records.study import Budget, Measure
 from records.trial import FailureKind, Purpose
@@ -14,15 +13,14 @@ from search.loop.budget import extend_budget
 from search.loop.leader import took_turns
 from search.loop.study_result import ConfirmingRounds
 from search.report.data import StudyRecord, report_lines
+from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
 from tests.support.search import ONCE, CutShort, seconds
 
 RACES = replace(ONCE, self_test_rounds=1, race_rounds=4)
 MEASURE = replace(RACES, confirm_top=4, confirm_rounds=4, max_confirm_rounds=6)
 TOGETHER = replace(MEASURE, together="auto")
-NOW = take_snapshot()
-QUIET = replace(conditions_between(NOW, NOW), others_cpu_share=0.0, steal_share=0.0, gpus=())
-BUSY = replace(QUIET, others_cpu_share=0.9)
+QUIET, BUSY = (testing.conditions(others_cpu_share=share) for share in (0.0, 0.9))
 NOISE_KNOWN = replace(RACES, self_test_rounds=0)
 
 

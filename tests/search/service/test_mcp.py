@@ -5,11 +5,8 @@ import sys
 
 import anyio
 import pytest
-from mcp import Client as Model
-from mcp import StdioServerParameters
 
 from search.client.client import Client
-from search.client.mcp_server import server_over
 from tests.search.service.conftest import FINISHED
 
 STUDY = {"study_id": FINISHED}
@@ -22,6 +19,10 @@ NO_SDK = (
 
 def asking(served):
     """Calls a tool with the token of a role, in this process; gives what a model is told."""
+    # Imported here: it takes a second, which everybody who collects this file would pay.
+    from mcp import Client as Model
+
+    from search.client.mcp_server import server_over
 
     def call(name, role="submit", **arguments):
         async def calling():
@@ -40,6 +41,9 @@ def ask(shared):
 
 
 def test_a_program_finds_the_tools_and_reads_a_study_over_standard_input(shared):
+    from mcp import Client as Model
+    from mcp import StdioServerParameters
+
     program = StdioServerParameters(
         command=sys.executable,
         args=["-P", "-m", "search", "mcp", "--url", shared.url],

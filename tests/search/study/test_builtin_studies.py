@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from scipy.stats import spearmanr
+import scipy
 
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.catalog import recipe_of
@@ -118,7 +118,7 @@ def test_the_order_of_the_measured_landscape_is_foreseen():
             times[Config(launch["config"])].append(statistics.median(launch["step_times_s"]))
     measured = [statistics.median(each) for each in times.values()]
     foreseen = [sum(each.values()) for each in estimates(builtin_study(FOUR_CORES), list(times))]
-    assert spearmanr(foreseen, measured).statistic > 0.95
+    assert scipy.stats.spearmanr(foreseen, measured).statistic > 0.95
 
 
 @pytest.mark.parametrize("ranks", [4, 8])

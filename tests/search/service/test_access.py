@@ -206,7 +206,7 @@ LEAST = {
             f"GET /api/v1{STUDY}/{rest}"
             for rest in (
                 "events", "export", "front", "history", "knobs", "metrics", "policies",
-                "policies/{digest}", "report", "trials", "trials/{ordinal}",
+                "policies/{digest}", "progress", "report", "trials", "trials/{ordinal}",
                 "trials/{ordinal}/files", "trials/{ordinal}/files/{name:path}",
                 "trials/{ordinal}/transcript",
             )

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
+from typing import Any
 
 from zstandard import ZstdDecompressor
 
@@ -122,7 +123,8 @@ def history(*outcomes: Outcome | float) -> History:
 def conditions(**known: float) -> Conditions:
     """The conditions of a launch of which only this is known."""
     required = (each.name for each in fields(Conditions) if each.default is MISSING)
-    return Conditions(**{**dict.fromkeys(required), **known})
+    told: dict[str, Any] = {**dict.fromkeys(required), **known}
+    return Conditions(**told)
 
 
 def contents(folder: Path) -> Iterator[tuple[Path, bytes]]:

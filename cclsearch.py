@@ -345,10 +345,16 @@ def _device_count() -> int | None:
 
 def _versions() -> dict[str, str]:
     """Return the versions of the frameworks that the script has imported, and of its Python."""
-    names = ("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron", "jax")
+    names = (
+        *("torch", "transformers", "accelerate", "lightning", "deepspeed", "megatron.core"),
+        *("torchtitan", "jax", "jaxlib", "flax", "MaxText", "vllm", "sglang", "triton"),
+    )
     found = {
         name: getattr(sys.modules[name], "__version__", "") for name in names if name in sys.modules
     }
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized() and torch.distributed.is_nccl_available():
+        found["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
     return {"python": ".".join(map(str, sys.version_info[:3]))} | {
         name: str(version) for name, version in found.items() if version
     }

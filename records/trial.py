@@ -262,6 +262,8 @@ class Measurement:
     """How the job failed after it had reported all its steps; None where it ended well."""
     varies_work: bool = False
     """Whether a step processed other tokens than the study's workload, as its objective allows."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the job's own Python and frameworks, by name, as far as it reported them."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -30,6 +31,8 @@ _Report = TypeVar("_Report")
 TRACE_DIR = "TRACE_DIR"
 REPORT = "steps.json"
 MOST_LINE_CHARS = 100_000
+MOST_VERSIONS = 40
+VERSION_CHARS = 80
 RANK_REPORTS = "steps"
 """The folder of what `cclsearch.steps()` writes: `rank{r}.json` of each rank."""
 
@@ -135,6 +138,7 @@ class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     peak_memory_bytes: list[int] = []
     warmup_times_s: list[list[float]] | None = None
     torch_version: str | None = None
+    versions: dict[str, str] = {}
     device_count: int | None = None
 
 
@@ -303,7 +307,7 @@ def _of_all_ranks(folder: TraceFolder, rank_count: int) -> StepsReport | str:
         losses=[statistics.fmean(step) for step in losses],
         peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
         warmup_times_s=[rank.warmup_times_s for rank in ranks],
-        torch_version=ranks[0].versions.get("torch"),
+        versions=ranks[0].versions,
         device_count=ranks[0].device_count,
     )
 
@@ -366,7 +370,11 @@ def _reading(
             peak_memory_bytes=tuple(report.peak_memory_bytes),
             wall_s=result.wall_s,
             device=study.environment.device,
-            torch_version=report.torch_version,
+            torch_version=report.torch_version or report.versions.get("torch"),
+            versions={
+                name[:VERSION_CHARS]: version[:VERSION_CHARS]
+                for name, version in islice(report.versions.items(), MOST_VERSIONS)
+            },
             profiled=report.step_times_s is None,
             tokens_verified=report.tokens_per_step is not None,
             printed=printed,

@@ -32,7 +32,7 @@ from search.views.format import (
     ordinals_words,
     work_words,
 )
-from search.views.machine import launch_facts, machine_line
+from search.views.machine import launch_facts, machine_line, versions_words
 from search.views.trial import files_table
 
 CHOICES_SHOWN = 24
@@ -274,6 +274,9 @@ def _provenance(data: ReportData) -> Iterator[tuple[str, str]]:
             measurement = best.outcome.measurement
             if measurement.torch_version is not None:
                 yield "torch", f"{measurement.torch_version} on {measurement.device}"
+            versions = versions_words(measurement)
+            if versions:
+                yield "versions of the job", versions
         if best.outcome.launched is not None:
             facts = launch_facts(best.outcome.launched, None)
             yield from (

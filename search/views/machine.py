@@ -8,7 +8,7 @@ from itertools import groupby
 from records.errors import CodecError, StoreError
 from records.machine import Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
-from records.trial import Measured, Outcome
+from records.trial import Measured, Measurement, Outcome
 from search.views.format import format_count, format_number, format_whole_percent, one_line
 
 GIB = 1 << 30
@@ -107,6 +107,12 @@ def launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[tu
     """How a launch was started and ended, by label, for people who want to repeat it."""
     facts = _launch_facts(launched, machine)
     return ((label, one_line(words, LINE_CHARS)) for label, words in facts)
+
+
+def versions_words(measurement: Measurement) -> str | None:
+    """The versions that a job reported of itself, of a machine that may have others; else None."""
+    found = (f"{name} {version}" for name, version in measurement.versions.items())
+    return one_line(", ".join(found), LINE_CHARS) or None
 
 
 def _launch_facts(launched: LaunchRecord, machine: Machine | None) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ from search.views.format import (
     spread_words,
     support_words,
 )
-from search.views.machine import Disturbed, conditions_words, launch_facts
+from search.views.machine import Disturbed, conditions_words, launch_facts, versions_words
 from search.views.study import InContextResult
 
 TEXT_CHARS = 2000
@@ -561,7 +561,9 @@ def _launches(of: TrialRecord) -> Iterator[tuple[str, str, Sequence[Block]]]:
     for place, (inside, outcome) in enumerate(contexts or [("", of.trial.outcome)], start=1):
         launched = outcome.launched
         if launched is not None:
-            facts = launch_facts(launched, of.machines.get(launched.machine or ""))
+            facts = [*launch_facts(launched, of.machines.get(launched.machine or ""))]
+            own = versions_words(outcome.measurement) if isinstance(outcome, Measured) else None
+            facts += [("versions of the job", own)] if own else []
             yield f"launch{place}", f"Launch{inside}", [Facts(lines=tuple(facts))]
 
 

@@ -40,6 +40,14 @@ def test_a_script_is_measured_by_the_steps_that_it_reports(tried):
     assert measured.metric("peak_memory") is None
 
 
+def test_the_versions_of_the_job_are_those_that_it_reports(tried):
+    stated = '{"versions": {"vllm": "0.32.0", "torch": "2.13.0"}}'
+    measurement = tried(f"steps '{stated}'; traces").measurement
+
+    assert measurement.versions == {"vllm": "0.32.0", "torch": "2.13.0"}
+    assert measurement.torch_version == "2.13.0"
+
+
 def test_losses_and_memory_are_taken_where_a_script_reports_them(tried):
     more = '"losses": [4, 3.5], "peak_memory_bytes": [1024, 2048]'
     measured = tried(f"steps '{{\"tokens_per_step\": 256, {more}}}'; traces").outcome

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from itertools import pairwise
+from pathlib import Path
 from typing import Final, Self, TypeVar
 
 import numpy as np
@@ -422,12 +423,13 @@ class TraceSet:
     """The traces of one job, by rising rank; ranks may be missing, none is there twice.
 
     `alignment` is None where nothing says how clocks differ. `remarks` say what concerns no
-    rank alone.
+    rank alone. `files` has the file of each rank, where they come from files.
     """
 
     ranks: tuple[RankTrace, ...]
     alignment: Alignment | None = None
     remarks: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         numbers = [trace.rank for trace in self.ranks]

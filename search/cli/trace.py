@@ -1,4 +1,4 @@
-"""`trace breakdown|collectives|stragglers|kernels|diff|report`: analysis of traces."""
+"""`trace breakdown|collectives|stragglers|kernels|diff|report|merge`: analysis of traces."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,12 @@ from search.traces import view
 from search.traces.open import OpenTraces
 from search.traces.tables import kernel_rows, table_rows
 from search.views.document import Block
-from search.views.format import format_count, format_duration, one_line
+from search.views.format import (
+    format_count,
+    format_decimal_bytes,
+    format_duration,
+    one_line,
+)
 from search.views.svg import chart_file
 from search.views.terminal import print_blocks
 
@@ -216,6 +221,53 @@ def report(
 
     write_html(view.trace_report(options.read()), to)
     typer.echo(f"written: {to}")
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace merge traces/ -o merged.json.gz",
+        "cclsearch trace merge trial:3 -o merged.json.gz",
+    )
+)
+@takes_options
+def merge(
+    *,
+    to: Annotated[
+        Path,
+        typer.Option("-o", "--output", metavar="FILE.json.gz", help="Output file, .json[.gz]."),
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file given by -o.")] = False,
+    options: TraceOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge the traces of all ranks into one Chrome trace for Perfetto, on one clock.
+
+    Each rank is a process with its streams and threads; open the file in ui.perfetto.dev.
+    """
+    from evaluator.traces.readers.files import LARGE_LIMITS
+    from search.traces.merge import write_merged
+    from search.transfer.export import replaced
+    from search.views.console import progress_bar
+
+    is_packed = to.name.lower().endswith(".json.gz")
+    if not is_packed and to.suffix.lower() != ".json":
+        raise StudyError(f"{to}: a Chrome trace is a .json or .json.gz file; name it so with -o")
+    found = options.read()
+    if to.resolve() in {path.resolve() for path in found.traces.files}:
+        raise StudyError(f"{to} is one of the traces to be merged; give another with -o")
+    with replaced(to, force=force) as draft, progress_bar("writing") as update:
+        done = write_merged(found.traces, draft, LARGE_LIMITS, packed=is_packed, on_rank=update)
+    if as_json:
+        facts = {"path": str(to), "size_bytes": to.stat().st_size, **asdict(done)}
+        typer.echo(json.dumps({**head_facts(found), **facts}))
+        return
+    ranks, events = format_count(done.rank_count, "rank"), format_count(done.event_count, "event")
+    typer.echo(f"written: {to}, {ranks}, {events}, {format_decimal_bytes(to.stat().st_size)}")
+    typer.echo(done.clocks)
+    lost = format_count(done.left_out, "event")
+    left_out = [f"{lost} without a time, or damaged, left out"] if done.left_out else []
+    print_caveats(*left_out, *found.traces.caveats)
+    typer.echo("next: open it in ui.perfetto.dev, or in a Perfetto of your own without internet")
 
 
 def _tables(found: OpenTraces, *names: str) -> dict[str, object]:

@@ -307,6 +307,7 @@ def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> Trace
     return replace(
         traces,
         ranks=tuple(shifted),
+        remarks=(*traces.remarks, *_apart(groups, clock_of_rank, traces)),
         alignment=Alignment(
             offsets_ns=offsets_ns,
             residual_ns=round(float(np.median(np.concatenate(spreads_ns)))),
@@ -364,6 +365,29 @@ def _ahead_ns(
         covariance[part] -= covariance[middle].copy()
         covariance[:, part] -= covariance[:, [middle]].copy()
     return ahead_ns[:clock_count], covariance[:clock_count, :clock_count]
+
+
+_MOST_NAMED: Final = 8
+
+
+def _apart(
+    groups: tuple[_GroupEnds, ...], clock_of_rank: NDArray[np.int64], traces: TraceSet
+) -> Iterator[str]:
+    """Say which ranks no collective connects, if there are any."""
+    parts = _connected_groups(groups, int(clock_of_rank.max()) + 1)
+    if len(parts) > 1:
+        numbers = np.array([trace.rank for trace in traces.ranks])
+        named = (_named(numbers[np.isin(clock_of_rank, part)].tolist()) for part in parts)
+        yield (
+            f"the clocks of {' and of '.join(named)} are not aligned with each other: too few "
+            "collectives between them were matched"
+        )
+
+
+def _named(ranks: Sequence[int]) -> str:
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    word = "rank" if len(ranks) == 1 else "ranks"
+    return f"{word} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
 
 
 def _connected_groups(groups: tuple[_GroupEnds, ...], clock_count: int) -> list[NDArray[np.int64]]:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from evaluator.traces.readers.files import ReadLimits, pieces
 from records.errors import TraceError
 
-E = TypeVar("E", bound=msgspec.Struct)
+E = TypeVar("E")
 V = TypeVar("V")
 
 _PIECE_BYTES = 2 << 20

@@ -47,6 +47,8 @@ _OTHER_KINDS = (
     (re.compile(rb"[^\0]*\Z"), "is text, but no JSON"),
     (re.compile(rb""), "is of an unknown kind"),
 )
+MERGED = b'{"otherData":{"merged_by":"cclsearch'
+"""How a merged trace of several ranks begins: it is to be looked at, not to be measured."""
 TO_CONVERT = {
     ".nsys-rep": "is a report of Nsight Systems; export it: nsys export --type sqlite",
     ".qdrep": "is a report of Nsight Systems; export it: nsys export --type sqlite",
@@ -78,6 +80,8 @@ def format_of(path: Path, limits: ReadLimits) -> Format:
     start, end, looked_at_bytes, is_chrome = b"", b"", 0, False
     for piece in pieces(path, limits, _LOOKED_AT_BYTES):
         start = start or piece.removeprefix(codecs.BOM_UTF8)
+        if start.startswith(MERGED):
+            raise NoTraceError(path, "is a merged trace of several ranks; read their own traces")
         if start.startswith(_SQLITE):
             return Format.NSYS
         if is_xspace(start):

@@ -75,7 +75,11 @@ def join_ranks(
             read[trace.rank] = path, trace
     _refuse_other_sizes(read.values())
     ranks = [read[rank] for rank in sorted(read)]
-    job = TraceSet(ranks=tuple(trace for _, trace in ranks), remarks=tuple(remarks))
+    job = TraceSet(
+        ranks=tuple(trace for _, trace in ranks),
+        remarks=tuple(remarks),
+        files=tuple(path for path, _ in ranks),
+    )
     return align_clocks(_with_whole_job_groups(job), [clocks[path] for path, _ in ranks])
 
 

@@ -137,8 +137,11 @@ HIDDEN = LegendEntry(name="hidden communication", kind="part0", shape="hatched b
 HEADINGS = ("trial", *(f"{key.name}, ms" for key in KEYS), "hidden communication, ms")
 
 
-def time_section(data: ReportData) -> Section | None:
-    """The profiled steps of the trials, part by part; None where none was profiled."""
+def time_section(data: ReportData, timeline: Sequence[Block] = ()) -> Section | None:
+    """The profiled steps of the trials, part by part; None where none was profiled.
+
+    The `timeline` of one step of the best trial follows.
+    """
     split = [
         (trial, trial.outcome.breakdown)
         for trial in data.history
@@ -176,6 +179,7 @@ def time_section(data: ReportData) -> Section | None:
                 ),
                 is_long=True,
             ),
+            *timeline,
         ),
     )
 

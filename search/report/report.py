@@ -17,6 +17,7 @@ from search.report.question import (
     reproduce_section,
     study_section,
 )
+from search.traces.view import trial_timeline
 from search.views.document import Document
 from search.views.format import one_line
 from search.views.study import objective_words
@@ -34,7 +35,7 @@ def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
         front_section(data),
         knobs_section(data),
         importance_section(data),
-        time_section(data),
+        time_section(data, [] if data.best is None else trial_timeline(row, data.best, store)),
         trials_section(data),
         failures_section(data),
         cost_section(data),

@@ -10,6 +10,7 @@ from threading import BoundedSemaphore, Lock
 from typing import BinaryIO, Concatenate, Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from evaluator.metrics.base import Metric
+from evaluator.traces.readers.files import STANDARD_LIMITS
 from records.errors import StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
@@ -36,18 +37,26 @@ from search.report.explored import (
 )
 from search.report.report import study_report
 from search.service.auth import TooManyError
+from search.storage import is_trace
+from search.traces.merge import write_merged
+from search.traces.open import trial_traces
+from search.traces.view import trial_timeline
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.charts import sparkline
+from search.views.document import Block
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
 
 MOST_DRAWN = 16
 MOST_STUDIES = 5000
 MOST_BOARDS = 8
+MOST_TIMELINES = 64
 MOST_MARKS = 600
 MOST_TRIALS = 20_000
 MOST_FILE_BYTES = 4 << 30
 """Size of the files that a bundle may hold."""
+MOST_MERGED_BYTES = 256 << 20
+"""Size of the stored traces that are merged for a request."""
 WAIT_S = 20.0
 MOST_WAITING = 2
 """Each takes one of the few threads meanwhile."""
@@ -202,6 +211,7 @@ class StudyWriter:
     """Reads whole studies for exports and reports, one at a time; few requests may wait."""
 
     def __init__(self) -> None:
+        self._timelines = VersionedCache[Sequence[Block]](MOST_TIMELINES)
         self._turns = BoundedSemaphore(1)
         self._room = BoundedSemaphore(1 + MOST_WAITING)
 
@@ -227,6 +237,32 @@ class StudyWriter:
         with self._records(root, row) as records:
             return render_html(study_report(row, records, ""))
 
+    def merged(self, root: Path, row: StudyRow, ordinal: int) -> BinaryIO:
+        """Return all traces of a trial as one Chrome trace, an unnamed open gzip file."""
+        with self._turn(), closing(Store(root)) as records:
+            trial = _trial(row, ordinal, records)
+            size = sum(a.size_bytes for a in trial.outcome.artifacts if is_trace(a.name, row.study))
+            if size > MOST_MERGED_BYTES:
+                raise StudyError(
+                    f"the traces of trial {ordinal} have {size} bytes, too many for one request; "
+                    f"`cclsearch trace merge trial:{row.id}:{ordinal}` has no limit"
+                )
+            found = trial_traces(row, trial, records)
+            path = _empty_folder(root) / "merged.json.gz"
+            write_merged(found.traces, path, STANDARD_LIMITS, packed=True)
+            file = path.open("rb")
+            path.unlink()
+            return file
+
+    def timeline(self, root: Path, row: StudyRow, ordinal: int) -> Sequence[Block]:
+        """Return what each rank did in one step of a trial, as `trial_timeline` does."""
+
+        def made() -> Sequence[Block]:
+            with self._turn(), closing(Store(root)) as records:
+                return trial_timeline(row, _trial(row, ordinal, records), records)
+
+        return self._timelines.get((row.id, ordinal), None, made)
+
     def learned(self, root: Path, row: StudyRow) -> tuple[LearnedConstraint, ...]:
         """Return the constraints that the failures of a study show."""
         with self._records(root, row) as records:
@@ -249,9 +285,18 @@ class StudyWriter:
         with ExitStack() as held:
             for lock, wait_s in ((self._room, 0.0), (self._turns, WAIT_S)):
                 if not lock.acquire(timeout=wait_s):
-                    raise TooManyError("other exports or reports are being made; try again later")
+                    raise TooManyError(
+                        "other exports, reports or traces are being made; try again later"
+                    )
                 held.callback(lock.release)
             yield
+
+
+def _trial(row: StudyRow, ordinal: int, records: Store) -> Trial:
+    found = records.trial(row.id, ordinal)
+    if found is None:
+        raise StudyError(f"study {row.id} has no trial {ordinal}")
+    return found
 
 
 def _empty_folder(root: Path) -> Path:

@@ -12,7 +12,9 @@ from evaluator.traces.analysis.stragglers import Stragglers, stragglers
 from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import read_folder
 from records.errors import StudyError
-from records.trial import Measured
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import Measured, Trial
 from search.settings import open_store
 from search.storage import read_stored_traces, require_files, trace_files
 from search.views.console import progress_bar
@@ -68,28 +70,33 @@ def open_trial_traces(which: str, store: Path | None) -> OpenTraces:
     study_id, _, number = which.rpartition(":")
     if not number.isdecimal():
         raise StudyError(f"{which!r} names no trial; write trial:3 or trial:STUDY:3")
-    ordinal = int(number)
     with open_store(store) as records:
         row = records.find(study_id)
-        history = records.history(row.id)
-        trial = history.find(ordinal)
+        trial = records.trial(row.id, int(number))
         if trial is None:
-            raise StudyError(f"study {row.id} has no trial {ordinal}; it has {len(history)}")
-        outcome = trial.outcome
-        paths = trace_files(row.study, outcome.artifacts, records.artifacts)
-        names = set(paths.values())
-        traces_left = [a for a in outcome.artifacts if a.name in names]
-        require_files(row.id, ordinal, traces_left, records)
+            count = records.counts(row.id).trials
+            raise StudyError(f"study {row.id} has no trial {int(number)}; it has {count}")
+        return trial_traces(row, trial, records)
+
+
+def trial_traces(row: StudyRow, trial: Trial, records: Store) -> OpenTraces:
+    """The traces that a trial left, with everything else that was measured in it.
+
+    Raises StudyError where it left none, or one is refused, StoreError where one is lost.
+    """
+    outcome, study = trial.outcome, row.study
+    paths = trace_files(study, outcome.artifacts, records.artifacts)
     if not paths:
         raise StudyError(
-            f"trial {ordinal} of study {row.id} left no traces; studies with "
+            f"trial {trial.ordinal} of study {row.id} left no traces; studies with "
             "[measure] profiled_steps above 0 have them in every measured trial"
         )
-    name = f"trial {ordinal} of study {row.id}"
+    names = set(paths.values())
+    require_files(row.id, trial.ordinal, [a for a in outcome.artifacts if a.name in names], records)
+    name = f"trial {trial.ordinal} of study {row.id}"
     traces = read_stored_traces(paths, name)
     if isinstance(outcome, Measured):
-        seen = evidence(row.study, outcome.measurement, traces)
+        seen = evidence(study, outcome.measurement, traces)
     else:
-        study = row.study
         seen = Evidence(traces=traces, workload=study.workload, environment=study.environment)
     return OpenTraces(name=name, evidence=seen, traces=traces)

@@ -22,7 +22,7 @@ from search.views.charts import (
     stacked,
     xy_chart,
 )
-from search.views.format import format_decimal_bytes, format_number, one_line
+from search.views.format import format_decimal_bytes, format_duration, format_number, one_line
 from search.views.svg import ChartAxis, LegendEntry, Shape
 
 NOT_PROFILED = "no step was profiled on every traced rank; nothing to draw"
@@ -92,18 +92,20 @@ def _title(title: str, left_out: int) -> str:
     return f"{title} ({left_out} more ranks)" if left_out else title
 
 
-LANES: Final = (
-    ("compute", "part0", (Activity.COMPUTE,), 0.0, 0.5),
-    ("communication", "part1", (Activity.COMMUNICATION,), 0.5, 0.35),
-    ("copies and fills", "part2", (Activity.COPY, Activity.FILL), 0.85, 0.15),
+TIMELINE_KEYS: Final = (
+    LegendEntry(name="compute", kind="part0"),
+    LegendEntry(name="exposed communication", kind="part1"),
+    LegendEntry(name="hidden communication", kind="part4"),
+    LegendEntry(name="copies and fills", kind="part2"),
+    LegendEntry(name="idle", kind="part3"),
 )
-"""What a row of the timeline shows of a rank, in which colour, from where and how high."""
 
 
 def timeline_chart(traces: TraceSet, title: str) -> str:
-    """What overlaps in the middle one of the common steps: a row per rank, in milliseconds.
+    """What each rank did in the middle one of the common steps: a row per rank, in milliseconds.
 
-    Ranks share one time axis where their clocks agree; else each begins at its own start.
+    Compute is above communication, which is exposed or hidden behind it; copies are below. Ranks
+    share one time axis where their clocks agree; else each begins at its own start.
     Raises StudyError where ranks have no step in common.
     """
     numbers = traces.common_steps
@@ -122,21 +124,36 @@ def timeline_chart(traces: TraceSet, title: str) -> str:
             for trace, window in zip(shown, windows, strict=True)
         ],
         ChartAxis(label=f"ms{clock}", kind="zero"),
-        [LegendEntry(name=name, kind=kind) for name, kind, *_ in LANES],
+        TIMELINE_KEYS,
         title=_title(f"{title}: step {number}", len(traces.ranks) - len(shown)),
         row_height=34.0,
     )
 
 
 def _timeline_row(trace: RankTrace, window: tuple[int, int], zero_ns: int) -> Row:
-    stretches = []
-    for name, kind, activities, top, height in LANES:
-        ran = trace.computing() if name == "compute" else trace.covered(*activities)
-        pieces = _visible(ran.clip(*window), (window[1] - window[0]) // PIECES_PER_LINE)
+    whole = Intervals.union(np.array([window[0]]), np.array([window[1]]))
+    compute = trace.computing().intersect(whole)
+    talking = trace.communicating().intersect(whole)
+    copies = trace.covered(Activity.COPY, Activity.FILL).intersect(whole)
+    exposed, overlapped = talking.subtract(compute), talking.intersect(compute)
+    idle = whole.subtract(compute.unite(talking).unite(copies))
+    parts = zip(TIMELINE_KEYS, (compute, exposed, overlapped, copies, idle), LANES, strict=True)
+    gap_ns = (window[1] - window[0]) // PIECES_PER_LINE
+    stretches, words = [], []
+    for key, ran, (top, height) in parts:
+        seen = ran.chosen(ran.end_ns - ran.start_ns > gap_ns) if ran is idle else ran
+        pieces = _visible(seen, 0 if ran is idle else gap_ns)
         starts, ends = ((at - zero_ns) / 1e6 for at in (pieces.start_ns, pieces.end_ns))
         both = list(zip(starts.tolist(), ends.tolist(), strict=True))
-        stretches.append(Stretch(kind=f"{kind} part", pieces=both, top=top, height=height))
-    return Row(name=f"rank {trace.rank}", stretches=stretches)
+        stretches.append(Stretch(kind=f"{key.kind} part", pieces=both, top=top, height=height))
+        words.append(f"{key.name} {format_duration(ran.total_ns / 1e9)}")
+    took = format_duration((window[1] - window[0]) / 1e9)
+    name = f"rank {trace.rank}"
+    return Row(name=name, stretches=stretches, tip=f"{name}: step {took}, {', '.join(words)}")
+
+
+LANES: Final = ((0.0, 0.5), (0.5, 0.35), (0.5, 0.35), (0.85, 0.15), (0.0, 1.0))
+"""Where the parts of `TIMELINE_KEYS` lie in a row: from where on, and how high."""
 
 
 def _visible(pieces: Intervals, gap_ns: int) -> Intervals:

@@ -8,8 +8,13 @@ from typing import Final
 from evaluator.traces.analysis.breakdown import StepSplit
 from evaluator.traces.analysis.difference import JobDifference, PartChange, TimeTaken
 from evaluator.traces.analysis.stragglers import imbalance
-from records.errors import StudyError
-from search.traces.open import OpenTraces
+from records.errors import StoreError, StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
+from records.trial import Measured, Trial
+from search.storage import is_trace
+from search.traces.merge import clock_words
+from search.traces.open import OpenTraces, trial_traces
 from search.traces.plots import bandwidth_chart, breakdown_chart, timeline_chart
 from search.traces.tables import COLUMNS, Row, table_rows
 from search.views.document import (
@@ -406,6 +411,34 @@ def _plain_cell(value: object) -> Cell | str:
             return number(value, str(value) if isinstance(value, int) else format_number(value))
         case _:
             return str(value)
+
+
+MOST_DRAWN_BYTES: Final = 32 << 20
+"""Larger traces are drawn on demand only: it takes seconds to read them."""
+
+
+def trial_timeline(row: StudyRow, trial: Trial, records: Store) -> list[Block]:
+    """What each rank did in one step of a trial, or why not; nothing where none was profiled."""
+    outcome = trial.outcome
+    if not isinstance(outcome, Measured) or outcome.breakdown is None:
+        return []
+    size_bytes = sum(a.size_bytes for a in outcome.artifacts if is_trace(a.name, row.study))
+    if size_bytes > MOST_DRAWN_BYTES:
+        size = format_decimal_bytes(size_bytes)
+        which = f"trial:{row.id}:{trial.ordinal}"
+        return [
+            _text(
+                f"The traces are too large to be drawn here ({size}); draw them with "
+                f"cclsearch trace breakdown {which} --timeline timeline.svg"
+            )
+        ]
+    try:
+        traces = trial_traces(row, trial, records).traces
+        drawn = timeline_chart(traces, f"trial {trial.ordinal}")
+    except (StudyError, StoreError) as error:
+        return [_text(str(error))]
+    about = f"One profiled step of trial {trial.ordinal}, rank by rank; {clock_words(traces)}"
+    return [Chart(drawn=drawn, about=about)]
 
 
 def _plot(draw: Callable[[], str]) -> Block:

@@ -1,7 +1,7 @@
 """Routes that compare studies, rank them, define metrics, and export whole studies."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Annotated, BinaryIO
 
@@ -19,7 +19,8 @@ from search.loop.study_result import leader_of
 from search.report.explored import Interval
 from search.service.access import HeldResponse, Reader, TheService
 from search.service.api.studies import Limit, Offset
-from search.service.api.trials import SIDE, attachment, side_of
+from search.service.api.trials import SIDE, Ordinal, attachment, side_of, trial_of
+from search.service.auth import Caller
 from search.service.data import Form, compare_recorded
 from search.service.models import (
     Board,
@@ -198,16 +199,28 @@ def export(
     """A study as one file, as `cclsearch export` writes it."""
     row = service.study(study_id)
     leaving = Omissions(traces=not traces, all_but_metrics=metrics_only)
-    headers = {"content-disposition": attachment(f"{row.id}{suffix_of(form)}")}
-    service.exports.take(caller.name)
-    try:
-        file = service.writing.exported(service.store, row, form, leaving)
-        headers["content-length"] = str(os.fstat(file.fileno()).st_size)
-    except BaseException:
-        service.exports.release(caller.name)
-        raise
-    response = HeldResponse(_pieces(file), media_type=KINDS[form], headers=headers)
-    return response.holding(service.exports, caller.name)
+    return _download(
+        f"{row.id}{suffix_of(form)}",
+        KINDS[form],
+        lambda: service.writing.exported(service.store, row, form, leaving),
+        service,
+        caller,
+    )
+
+
+@exports_router.get(
+    "/studies/{study_id}/trials/{ordinal}/trace",
+    response_class=StreamingResponse,
+    responses={200: {"content": {BINARY: {}}}},
+)
+def merged_trace(study_id: str, ordinal: Ordinal, service: TheService, caller: Reader) -> Response:
+    """The traces of all ranks of a trial as one, as `cclsearch trace merge` writes it (gzip)."""
+    row = service.study(study_id)
+    ordinal = trial_of(service, study_id, ordinal).ordinal
+    name = f"{row.id}-trial{ordinal}.json.gz"
+    return _download(
+        name, BINARY, lambda: service.writing.merged(service.store, row, ordinal), service, caller
+    )
 
 
 @exports_router.get(
@@ -223,6 +236,22 @@ def report(study_id: str, service: TheService, _caller: Reader) -> Response:
     return Response(
         text.encode("utf-8", "replace"), media_type="text/html; charset=utf-8", headers=headers
     )
+
+
+def _download(
+    name: str, kind: str, made: Callable[[], BinaryIO], service: Service, caller: Caller
+) -> Response:
+    """Send a file of this name and media type, while the caller has a slot for it."""
+    headers = {"content-disposition": attachment(name)}
+    service.exports.take(caller.name)
+    try:
+        file = made()
+        headers["content-length"] = str(os.fstat(file.fileno()).st_size)
+    except BaseException:
+        service.exports.release(caller.name)
+        raise
+    response = HeldResponse(_pieces(file), media_type=kind, headers=headers)
+    return response.holding(service.exports, caller.name)
 
 
 def _pieces(file: BinaryIO) -> Iterator[bytes]:

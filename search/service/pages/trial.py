@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Annotated, TypeAlias
+from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
 
 from records.errors import CodecError, StoreError
 from records.llm_exchange import LlmExchange
+from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Llm
 from records.trial import Artifact, Measured, Outcome, Purpose, Repeat, Trial
@@ -29,7 +31,7 @@ from search.service.api.trials import (
 from search.service.models import result_of
 from search.service.pages.base import OneStudy, visible
 from search.service.service import MissingError
-from search.storage import absence
+from search.storage import absence, is_trace
 from search.views.charts import Row, rows_chart
 from search.views.document import Chart, Facts
 from search.views.format import format_count, format_duration, format_number
@@ -124,7 +126,17 @@ def trial(at: OneStudy, ordinal: Ordinal) -> Response:
             for each in artifacts
         ],
         logs=_log_tails(artifacts, records),
+        is_profiled=isinstance(found.outcome, Measured) and found.outcome.breakdown is not None,
+        merged_trace=_merged_address(found, row),
     )
+
+
+@router.get("/studies/{study_id}/trials/{ordinal}/timeline")
+def timeline(at: OneStudy, ordinal: Ordinal) -> Response:
+    """Show what each rank did in one step; read apart from the trial, as traces take a while."""
+    found = trial_of(at.service, at.row.id, ordinal)
+    shown = at.service.writing.timeline(at.service.store, at.row, found.ordinal)
+    return at.page("timeline.html", "trials", ordinal=ordinal, shown=shown)
 
 
 @router.get("/studies/{study_id}/trials/{ordinal}/log")
@@ -156,6 +168,13 @@ def transcript(at: OneStudy, ordinal: Ordinal) -> Response:
         facts=_exchange_facts(exchange, at.row.study.llm),
         fault=fault,
     )
+
+
+def _merged_address(trial: Trial, row: StudyRow) -> str | None:
+    """Return where the traces of all ranks are served as one; None with fewer than two."""
+    traces = [a for a in trial.outcome.artifacts if is_trace(a.name, row.study)]
+    address = f"/api/v1/studies/{quote(row.id)}/trials/{trial.ordinal}/trace"
+    return address if len(traces) > 1 else None
 
 
 def _samples_chart(trial: Trial, repeats: Sequence[Repeat]) -> Chart | None:

@@ -1,5 +1,6 @@
 """The page of one trial, the logs of its ranks, and what a model said about it."""
 
+import gzip
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -183,3 +184,33 @@ def test_what_a_trial_does_not_have_is_a_page_that_says_so(client, rest):
 
     assert answer.status_code in (404, 422)
     assert "<h1>" in answer.text
+
+
+def test_a_profiled_trial_draws_one_step_of_each_rank_and_offers_all_ranks_as_one_trace(
+    reader_of, traced_store
+):
+    client, here = reader_of(traced_store()), "/studies/20260101-000000-aaaa/trials"
+    page = get(client, f"{here}/0")
+    (place,) = [each for each in page.all("div") if "data-from" in each.attributes]
+
+    drawn = get(client, place.attributes["data-from"])
+    merged = client.get(f"/api/v1{here}/0/trace")
+
+    marks = [each.text for each in drawn.find("timeline").all("title")]
+    assert [text.partition(":")[0] for text in marks[1:]] == ["rank 0", "rank 1"]
+    assert all("exposed communication " in text and "idle " in text for text in marks[1:])
+    assert page.find("timeline-heading").text == "Timeline of one step"
+    assert f"/api/v1{here}/0/trace" in {
+        each.attributes.get("data-trace") for each in page.all("button")
+    }
+    assert merged.headers["content-disposition"].endswith('-trial0.json.gz"')
+    events = json.loads(gzip.decompress(merged.content))["traceEvents"]
+    assert {each["pid"] for each in events} == {0, 1}
+
+
+def test_what_left_no_traces_has_neither_timeline_nor_merged_trace(client):
+    page = get(client, f"/studies/{FINISHED}/trials/3")
+
+    assert "All ranks in one trace" not in page.text
+    answer = client.get(f"/api/v1/studies/{FINISHED}/trials/3/trace")
+    assert (answer.status_code, "left no traces" in answer.json()["error"]) == (422, True)

@@ -4,13 +4,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import chain
+from typing import Final
 
 from evaluator.objective import scoring_of
+from policies.space import Space
 from records.errors import StudyError
+from records.store.rows import StudyRow
+from records.store.store import Store
 from records.study import Study
-from records.trial import Breakdown, Measured, MetricValue, Outcome, Trial
+from records.trial import Breakdown, History, Measured, MetricValue, Outcome, Trial
+from search.loop.leader import study_leader
 from search.loop.learned import dead_knobs
-from search.report.data import ReportData
+from search.loop.study_result import leader_of
+from search.report.data import ReportData, known_space
 from search.report.explored import TIP_CHARS
 from search.strategies.surrogate import LEAST_CONFIGS, KnobEffect, importance
 from search.views.charts import Row, rows_chart, stacked
@@ -43,12 +49,33 @@ POOR = 0.25
 """Share of the explained variation below which no chart of the model is shown."""
 
 
-def importance_section(data: ReportData) -> Section | None:
-    """Which knobs matter, or that too little was measured to say; None without a space."""
-    if data.space is None or not data.history.measured:
+MOST_ANALYSED: Final = 5000
+"""Trials of a study whose page analyses them; a report has no limit."""
+
+
+def study_analysis(row: StudyRow, store: Store, links: str) -> tuple[Section, ...]:
+    """Return the sections of a study's page that compare its trials; bars lead to `links`."""
+    count = store.counts(row.id).trials
+    if count > MOST_ANALYSED:
+        lead = f"{count} trials are too many for this page; `cclsearch report {row.id}` has it."
+        return (Section(name="importance", heading="Parameter importance", lead=lead),)
+    history, sign = study_leader(row, store).history, scoring_of(row.study).sign
+    sections = (
+        importance_section(known_space(row.study), history, sign),
+        time_section(history, leader_of(row, store), links=links, most=FEW_BARS),
+    )
+    return tuple(each for each in sections if each is not None)
+
+
+def importance_section(space: Space | None, history: History, sign: int) -> Section | None:
+    """Which knobs matter, or that too little was measured to say; None without a space.
+
+    `sign` is 1 where lower values are better, else -1.
+    """
+    if space is None or not history.measured:
         return None
-    found = importance(data.space, data.history, data.scoring.sign)
-    blocks = _dead(data)
+    found = importance(space, history, sign)
+    blocks = _dead(space, history)
     if found is None or not found.effects:
         lead = (
             f"Too few trials to estimate importance: it needs {LEAST_CONFIGS} configurations with "
@@ -73,15 +100,14 @@ def importance_section(data: ReportData) -> Section | None:
     )
 
 
-def _dead(data: ReportData) -> list[Block]:
-    found = dead_knobs(data.space, data.history) if data.space is not None else ()
+def _dead(space: Space, history: History) -> list[Block]:
     lines = tuple(
         (
             "no measurable effect",
             f"{knob.name}: {knob.pair_count} pairs of trials differ in it alone, by at most "
             f"{format_percent(knob.largest_share)}",
         )
-        for knob in found
+        for knob in dead_knobs(space, history)
     )
     return [Facts(lines=lines)] if lines else []
 
@@ -126,7 +152,7 @@ def _worse(effect: KnobEffect) -> str:
     return f"{100 * (effect.ratio - 1):.3g} %"
 
 
-MOST_BARS = 40
+MOST_BARS, FEW_BARS = 40, 12
 KEYS = (
     LegendEntry(name="compute", kind="part0"),
     LegendEntry(name="exposed communication", kind="part1"),
@@ -137,25 +163,32 @@ HIDDEN = LegendEntry(name="hidden communication", kind="part0", shape="hatched b
 HEADINGS = ("trial", *(f"{key.name}, ms" for key in KEYS), "hidden communication, ms")
 
 
-def time_section(data: ReportData, timeline: Sequence[Block] = ()) -> Section | None:
-    """The profiled steps of the trials, part by part; None where none was profiled.
+def time_section(
+    history: History,
+    best: Trial | None,
+    timeline: Sequence[Block] = (),
+    *,
+    links: str = "#trial-",
+    most: int = MOST_BARS,
+) -> Section | None:
+    """The profiled steps of trials, part by part, `most` of them; None where none was profiled.
 
-    The `timeline` of one step of the best trial follows.
+    The `timeline` of one step of the best trial follows. Bars lead to `links` with their trial.
     """
     split = [
         (trial, trial.outcome.breakdown)
-        for trial in data.history
+        for trial in history
         if isinstance(trial.outcome, Measured) and trial.outcome.breakdown is not None
     ]
     if not split:
         return None
     shown, more = split, ""
-    if len(split) > MOST_BARS:  # the best, with the seed, in the order of trials
+    if len(split) > most:  # the best, with the seed, in the order of trials
         profiled = {trial.ordinal for trial, _ in split}
-        ranked = [trial.ordinal for trial in data.history.ranked if trial.ordinal in profiled]
-        shown = [one for one in split if one[0].ordinal in {0, *ranked[:MOST_BARS]}]
+        ranked = [trial.ordinal for trial in history.ranked if trial.ordinal in profiled]
+        shown = [one for one in split if one[0].ordinal in {0, *ranked[:most]}]
         more = f" The best {len(shown)} of {len(split)} trials are shown."
-    best = None if data.best is None else data.best.ordinal
+    leader = None if best is None else best.ordinal
     return Section(
         name="time",
         heading="Step time breakdown",
@@ -163,7 +196,7 @@ def time_section(data: ReportData, timeline: Sequence[Block] = ()) -> Section | 
         "overlaps with compute and costs no time." + more,
         blocks=(
             Chart(
-                drawn=time_chart(shown, best, "#trial-"),
+                drawn=time_chart(shown, leader, links),
                 about="Parts of a profiled step; profiling itself makes the step longer",
             ),
             Table(
@@ -173,7 +206,7 @@ def time_section(data: ReportData, timeline: Sequence[Block] = ()) -> Section | 
                     TableRow.of(
                         number(trial.ordinal),
                         *map(number, _parts_ms(parts)),
-                        tone="best" if trial is data.best else "",
+                        tone="best" if trial.ordinal == leader else "",
                     )
                     for trial, parts in shown
                 ),

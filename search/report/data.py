@@ -467,7 +467,7 @@ class ReportData:
         scoring = scoring_of(row.study).over(record.history)
         now = status(row, store)
         finding = final_result(row) or _current_finding(row, store, scoring, now)
-        space = _space(row.study)
+        space = known_space(row.study)
         summary: dict[str, tuple[str, ...]] = {}
         for label, words in report_lines(finding, record, store_flag):
             summary[label] = (*summary.get(label, ()), words)
@@ -545,8 +545,8 @@ def _machines(
     }
 
 
-def _space(study: Study) -> Space | None:
-    """The space, if need be without what the study's recipe derives."""
+def known_space(study: Study) -> Space | None:
+    """Return the space, if need be without what the study's recipe derives."""
     for build in (
         space_of,
         lambda study: Space(study.space, study.workload, study.usable_environment),
@@ -558,7 +558,7 @@ def _space(study: Study) -> Space | None:
 
 def learned_for(study: Study, history: History) -> "tuple[LearnedConstraint, ...]":
     """Return the constraints learned from failures; none where the space cannot be listed."""
-    return _learned(_space(study), history, study.revoked)
+    return _learned(known_space(study), history, study.revoked)
 
 
 def _learned(

@@ -28,14 +28,15 @@ TITLE_CHARS = 160
 def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
     """The report of a stored study; `store_flag` is what commands need to find it."""
     data = ReportData.of(row, store, store_flag)
+    timeline = [] if data.best is None else trial_timeline(row, data.best, store)
     sections = (
         study_section(data),
         best_section(data),
         history_section(data),
         front_section(data),
         knobs_section(data),
-        importance_section(data),
-        time_section(data, [] if data.best is None else trial_timeline(row, data.best, store)),
+        importance_section(data.space, data.history, data.scoring.sign),
+        time_section(data.history, data.best, timeline),
         trials_section(data),
         failures_section(data),
         cost_section(data),

@@ -26,6 +26,7 @@ from search.leaderboard.ranking import (
 from search.leaderboard.submission import Submission
 from search.loop.learned import LearnedConstraint
 from search.loop.running import TimeLeft, time_left
+from search.report.analysis import study_analysis
 from search.report.data import learned_for
 from search.report.explored import (
     MOST_REPEATS,
@@ -43,7 +44,7 @@ from search.traces.open import trial_traces
 from search.traces.view import trial_timeline
 from search.transfer.export import ExportRequest, Omissions, export, suffix_of
 from search.views.charts import sparkline
-from search.views.document import Block
+from search.views.document import Block, Section
 from search.views.html import render_html
 from search.views.machine import Disturbed, disturbed_among
 
@@ -152,12 +153,17 @@ class ChartData:
         self.front = StudyCache(study_front, MOST_DRAWN)
         self.knobs = StudyCache(study_knobs, MOST_DRAWN)
         self.drawing = StudyCache(_history_drawing, MOST_DRAWN)
+        self.analysis = StudyCache(_analysis, MOST_DRAWN)
         self.spark = StudyCache(_spark)
 
 
 def _history_drawing(row: StudyRow, records: Store) -> str:
     """Draw what every trial reached, in order."""
     return draw_history(study_history(row, records), MOST_MARKS, f"/studies/{row.id}/trials/")
+
+
+def _analysis(row: StudyRow, records: Store) -> tuple[Section, ...]:
+    return study_analysis(row, records, f"/studies/{row.id}/trials/")
 
 
 def _spark(row: StudyRow, records: Store) -> str:

@@ -236,6 +236,13 @@ async def label_from_page(
     return RedirectResponse(f"/studies/{study_id}", status_code=303)
 
 
+@router.get("/studies/{study_id}/analysis")
+def analysis(at: OneStudy) -> Response:
+    """Show which knobs matter and where steps went; read apart, as it looks at every trial."""
+    sections = at.service.explored.analysis(at.row, at.records)
+    return at.page("analysis.html", "overview", sections=sections)
+
+
 @router.post("/studies/{study_id}/cancel")
 def cancel_from_page(study_id: str, service: TheService, caller: Submitter) -> Response:
     """Cancel a study and show it."""

@@ -303,3 +303,18 @@ def test_whatever_is_in_the_file_something_can_be_told(tmp_path_factory, lines):
     path.write_bytes(b"\n".join(lines))
 
     assert live_status(path).end <= path.stat().st_size
+
+
+def test_trials_are_compared_in_a_part_of_the_page_that_comes_later(client):
+    page = get(client, f"/studies/{FINISHED}")
+    (place,) = [each for each in page.all("div") if "data-from" in each.attributes]
+
+    found = get(client, place.attributes["data-from"])
+
+    assert links(page)["Parameter importance and step time breakdown"] == (
+        f"/studies/{FINISHED}/analysis"
+    )
+    assert "Too few trials to estimate importance" in found.text
+    bars = [each.attributes["href"] for each in found.all("a") if "mark" in str(each.attributes)]
+    assert bars == [f"/studies/{FINISHED}/trials/{ordinal}" for ordinal in (0, 1, 2)]
+    assert place.attributes["data-part"] == f"#{found.find('analysis').attributes['id']}"

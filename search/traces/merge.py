@@ -86,7 +86,11 @@ def write_merged(
 
     Raises TraceError where a trace can no longer be read, OSError where nothing can be written.
     """
-    opened = igzip.open(to, "wb", compresslevel=COMPRESSION) if packed else to.open("wb")
+    opened: IO[bytes] = (
+        igzip.open(to, "wb", COMPRESSION)  # type: ignore[no-untyped-call]  # has no annotations
+        if packed
+        else to.open("wb")
+    )
     with opened as file:
         return _Merger(traces, limits).write(file, on_rank)
 
@@ -298,14 +302,18 @@ def _begin(path: Path, limits: ReadLimits) -> tuple[int, int]:
     first_us = math.inf
     with closing(source.batches()) as batches:
         for events in batches:
-            for each in events:
-                if isinstance(each.ts, float) and each.ph != "M":
-                    first_us = min(first_us, each.ts)
-                elif each.ts is not None and each.ph != "M":
-                    start_ns = _nanoseconds(each.ts)
-                    first_us = first_us if start_ns is None else min(first_us, start_ns / 1000)
-    first_us = first_us if abs(first_us) < LARGEST_US else 0.0
+            starts = (_start_us(each.ts) for each in events if each.ph != "M")
+            first_us = min(first_us, min(starts, default=math.inf))
+    first_us = 0.0 if math.isinf(first_us) else first_us
     return header_of(path, source.header).base_ns, math.floor(first_us) * 1000
+
+
+def _start_us(of: float | str | None) -> float:
+    """Return when an event began; infinity where it does not say."""
+    if isinstance(of, str):
+        start_ns = _nanoseconds(of)
+        return math.inf if start_ns is None else start_ns / 1000
+    return math.inf if of is None or abs(of) >= LARGEST_US else of
 
 
 def _nanoseconds(text: str) -> int | None:

@@ -106,7 +106,7 @@ def _curve(
         for each, value in at.items()
     ]
     if quantity.is_latency and len(reached) > 1:
-        name = f"{side.label}, least to most"
+        name = f"{side.label}, min to max"
         yield Series(name=name, kind=kind, points=reached, shape=None, path="band")
         reached = [replace(each, y_ends=None) for each in reached]
     yield Series(name=side.label, kind=kind, points=reached, path="line")

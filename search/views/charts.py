@@ -1,6 +1,5 @@
 """Charts as SVG: points and lines over two axes, rows of bars, parallel coordinates, sparkline."""
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
@@ -81,7 +80,8 @@ def _panel(panel: Panel, top: float, height: float) -> str:
         each.name: LegendEntry(
             name=each.name,
             kind=each.kind,
-            shape="box" if each.path == "band" else each.shape or "line",
+            shape="band" if each.path == "band" else each.shape or "line",
+            on_line=each.path == "line",
         )
         for each in panel.series
         if each.name and each.points
@@ -102,12 +102,13 @@ def _panel(panel: Panel, top: float, height: float) -> str:
             svg.across(x, bottom, panel.x.label, ended + 4),
             keys,
             *(_series(each, x, y, bottom, few=few) for each in panel.series if each.points),
+            *_names_of_points(points, x, y),
         )
     )
 
 
 def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> str:
-    stops, named = few or series.is_main, _readable_names(series.points, x, y)
+    stops = few or series.is_main
     drawn = [_path(series, x, y)]
     for point in series.points:
         height = bottom if point.y is None else y.place(point.y)
@@ -115,11 +116,6 @@ def _series(series: Series, x: Scale, y: Scale, bottom: float, *, few: bool) -> 
         arms = "" if series.path == "band" else _arms(point, x, y)
         if symbol or arms:
             drawn.append(svg.mark(symbol + arms, point.tip, point.link, point.trial, is_stop=stops))
-        if point.name and point in named:
-            across = x.place(point.x)
-            anchor, aside = ("end", -9) if across > WIDTH - 80 else ("start", 9)
-            place = across + aside, max(height - 7, 10.0)
-            drawn.append(svg.words(*place, point.name, anchor=anchor, chars=14))
     return svg.element("g", *drawn, class_=series.kind)
 
 
@@ -160,18 +156,18 @@ def _arms(point: Point, x: Scale, y: Scale) -> str:
     return drawn
 
 
-def _readable_names(points: Sequence[Point], x: Scale, y: Scale) -> list[Point]:
-    """Points whose names do not lie over the last one before them."""
-    named: list[Point] = []
-    last = -math.inf, -math.inf
+def _names_of_points(points: Sequence[Point], x: Scale, y: Scale) -> Iterator[str]:
+    """Write the names of points next to them, none over another."""
+    written: list[Ends] = []
     for point in points:
         if not point.name or point.y is None:
             continue
-        place = x.place(point.x), y.place(point.y)
-        if abs(place[0] - last[0]) >= NAME_WIDTH or abs(place[1] - last[1]) >= NAME_HEIGHT:
-            named.append(point)
-            last = place
-    return named
+        across, up = x.place(point.x), y.place(point.y)
+        if all(abs(across - a) >= NAME_WIDTH or abs(up - b) >= NAME_HEIGHT for a, b in written):
+            written.append((across, up))
+            anchor, aside = ("end", -9) if across > WIDTH - 80 else ("start", 9)
+            place = across + aside, max(up - 7, 10.0)
+            yield svg.words(*place, point.name, anchor=anchor, kind="label halo", chars=14)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

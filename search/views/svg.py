@@ -291,7 +291,9 @@ class LegendEntry:
 
     name: str
     kind: str
-    shape: Shape | Literal["line", "box", "hatched box"] = "box"
+    shape: Shape | Literal["line", "box", "band", "hatched box"] = "box"
+    on_line: bool = False
+    """Whether a line goes through the shape."""
 
 
 def across(scale: Scale, y: float, label: str, top: float) -> str:
@@ -326,21 +328,25 @@ def legend(keys: Sequence[LegendEntry], top: float) -> tuple[str, float]:
             x, y = 4.0, y + KEY_HEIGHT
         parts.append(element("g", _swatch(key, x + 7, y + 9), class_=key.kind))
         parts.append(words(x + 19, y + 13, key.name, kind="label key", chars=KEY_CHARS))
-        x += width + 8
+        x += width + 12
     return "".join(parts), y + KEY_HEIGHT if keys else top
 
 
 def _swatch(key: LegendEntry, x: float, y: float) -> str:
+    line = polyline([(x - 8, y), (x + 8, y)], "path")
     match key.shape:
         case "line":
-            return polyline([(x - 8, y), (x + 8, y)], "path")
+            return line
+        case "band":
+            return boxes([(x - 6, x + 6)], y - 5, 10.0, "band")
         case "box":
             return boxes([(x - 6, x + 6)], y - 5, 10.0, "part")
         case "hatched box":
             kinds = ("part", "hatch")
             return "".join(boxes([(x - 6, x + 6)], y - 5, 10.0, kind) for kind in kinds)
         case shape:
-            return symbol(shape, x, y + 4 if shape == "tick" else y)
+            drawn = symbol(shape, x, y + 4 if shape == "tick" else y)
+            return line + drawn if key.on_line else drawn
 
 
 def chart_file(path: Path | None) -> Path | None:

@@ -284,3 +284,16 @@ def test_a_chart_is_written_as_svg_or_page_and_as_nothing_else(tmp_path):
     assert "<svg" in (tmp_path / "a.html").read_text()
     with pytest.raises(StudyError, match=r"a\.png: charts are \.svg or \.html files"):
         write_chart(chart, "t", tmp_path / "a.png")
+
+
+def test_names_of_different_series_never_lie_over_each_other():
+    series = [
+        Series(name="", kind=f"tone{n}", points=[Point(x=1, y=value, name=f"{value}")], path="line")
+        for n, value in enumerate((100.0, 100.5, 200.0))
+    ]
+    panel = Panel(series=series, x=ChartAxis(label="x"), y=ChartAxis(label="y"))
+
+    drawn = xy_chart(panel, title="t")
+
+    named = [value for value in ("100.0", "100.5", "200.0") if f">{value}</text>" in drawn]
+    assert named == ["100.0", "200.0"]

@@ -22,15 +22,15 @@ from search.views.document import (
 from search.views.format import (
     ABSENT,
     REASONS,
-    disturbed_words,
+    comparison_words,
     format_confidence,
     format_duration,
     format_number,
     format_percent,
+    interval_words,
+    ratio_words,
 )
 
-LEAST_DIFFERENCE = 1.1
-"""Ratio below which a third decimal is shown."""
 MISSING = "n/a"
 TONES: Final[Mapping[Verdict, Tone]] = {
     Verdict.FAST: "fast",
@@ -79,21 +79,9 @@ def without_empty(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 def verdict_words(compared: ComparisonRow, of: Comparisons) -> str:
-    """The verdict with the ratio and its interval, as far as there are any."""
-    found = compared.comparison
-    if found.verdict is Verdict.UNKNOWN:
-        return f"unknown, {why_words(compared, of)}"
-    if found.ratio is None:
-        return "undecided"
-    ratio = ratio_words(found.ratio, of)
-    evidence = _evidence(found, of)
-    match found.verdict:
-        case Verdict.FAST | Verdict.SLOW:
-            return f"B is {ratio} than A{evidence}"
-        case Verdict.SAME:
-            return f"B and A are the same in practice: B is {ratio} than A{evidence}"
-        case Verdict.UNDECIDED:
-            return f"undecided: B looks {ratio} than A{evidence}"
+    """The verdict about B against A, with the ratio and its interval as far as there are any."""
+    why = why_words(compared, of)
+    return comparison_words(compared.comparison, names=("B", "A"), is_time=of.is_time, why=why)
 
 
 def why_words(compared: ComparisonRow, of: Comparisons) -> str:
@@ -110,37 +98,6 @@ def why_words(compared: ComparisonRow, of: Comparisons) -> str:
             return f"too few rounds to decide, {found.round_count} of {of.rule.min_rounds} needed"
         case reason:
             return REASONS.get(reason, reason.replace("_", " "))
-
-
-def ratio_words(ratio: float, of: Comparisons) -> str:
-    """What B takes over what A takes, as how much faster or slower B is."""
-    faster, slower = ("faster", "slower") if of.is_time else ("better", "worse")
-    return f"{times(max(ratio, 1 / ratio))} {faster if ratio < 1 else slower}"
-
-
-def interval_words(found: Comparison, of: Comparisons) -> str | None:
-    """The interval of a ratio; each end says its direction where they differ."""
-    if found.ratio_low is None or found.ratio_high is None:
-        return None
-    low, high = found.ratio_low, found.ratio_high
-    if low < 1 < high:
-        return f"{ratio_words(low, of)} to {ratio_words(high, of)}"
-    ends = sorted(max(end, 1 / end) for end in (low, high))
-    return f"{times(ends[0])} to {times(ends[1])}"
-
-
-def times(ratio: float) -> str:
-    """A ratio of at least 1."""
-    return f"{ratio:.{3 if ratio < LEAST_DIFFERENCE else 2}f}x"
-
-
-def _evidence(found: Comparison, of: Comparisons) -> str:
-    interval = interval_words(found, of)
-    if interval is None:
-        return ""
-    rounds = f"{found.round_count} interleaved rounds"
-    rounds += disturbed_words(found.disturbed_count, found.round_count)
-    return f" ({format_confidence(of.rule.alpha)} interval {interval}, {rounds})"
 
 
 def comparisons_facts(found: Comparisons) -> Mapping[str, object]:
@@ -184,7 +141,7 @@ def _one(of: Comparisons, display: Display) -> Iterator[Block]:
     (compared,) = of.lines
     verdict = compared.comparison.verdict
     yield Facts(lines=(("verdict", verdict_words(compared, of)),), tone=TONES[verdict])
-    if verdict is not Verdict.UNKNOWN:
+    if verdict not in {Verdict.UNKNOWN, Verdict.UNDECIDED}:
         yield Facts(lines=(("why", why_words(compared, of)),))
     sides = {side: each for side, each in (("A", compared.a), ("B", compared.b)) if each}
     if sides:
@@ -293,8 +250,8 @@ def _ratio_cell(found: Comparison, of: Comparisons) -> str:
     """How B differs from A, with its interval where that is known."""
     if found.ratio is None:
         return ABSENT
-    ends = interval_words(found, of)
-    return ratio_words(found.ratio, of) + (f" ({ends})" if ends else "")
+    ends = interval_words(found, is_time=of.is_time)
+    return ratio_words(found.ratio, is_time=of.is_time) + (f" ({ends})" if ends else "")
 
 
 def _interval(reading: Reading, unit: str) -> str:

@@ -311,26 +311,62 @@ REASONS = {
 }
 
 
-def comparison_words(comparison: Comparison) -> str:
-    """A verdict with the ratio of what both take, and its interval."""
-    ratio, low, high = comparison.ratio, comparison.ratio_low, comparison.ratio_high
-    why = REASONS.get(comparison.reason, comparison.reason.replace("_", " "))
-    if ratio is None:
-        return f"undecided, {why}"
-    count = comparison.round_count
-    rounds = format_count(count, "interleaved round")
-    rounds += disturbed_words(comparison.disturbed_count, count)
+LEAST_DIFFERENCE = 1.1
+"""A smaller ratio has one more digit."""
+
+
+def comparison_words(
+    found: Comparison, *, names: tuple[str, str] = ("", ""), is_time: bool = False, why: str = ""
+) -> str:
+    """A verdict with the ratio of what both take, and its interval.
+
+    `names` are of the one that is judged and of what it is compared with; `why` replaces the reason
+    of a verdict that is open.
+    """
+    reason = why or REASONS.get(found.reason, found.reason.replace("_", " "))
+    if found.ratio is None or found.verdict is Verdict.UNKNOWN:
+        return f"{'unknown' if found.verdict is Verdict.UNKNOWN else 'undecided'}, {reason}"
+    one, other = names
+    ratio = ratio_words(found.ratio, is_time=is_time) + (f" than {other}" if other else "")
+    is_open = found.verdict is Verdict.UNDECIDED
+    head = f"{one} {'looks' if is_open else 'is'} {ratio}" if one else ratio
+    words = f"{head}{_evidence(found, is_time=is_time)}"
+    if is_open:
+        return f"{words}, but undecided: {reason}"
+    return f"no difference in practice: {words}" if found.verdict is Verdict.SAME else words
+
+
+def _evidence(found: Comparison, *, is_time: bool) -> str:
+    """The interval of a ratio, if there is one, and of how many rounds it is, if of any."""
+    if not found.round_count:
+        return ""
+    rounds = format_count(found.round_count, "interleaved round")
+    rounds += disturbed_words(found.disturbed_count, found.round_count)
+    interval = interval_words(found, is_time=is_time)
+    sure = "" if interval is None else f"{format_confidence(found.alpha)} interval {interval}, "
+    return f" ({sure}{rounds})"
+
+
+def ratio_words(ratio: float, *, is_time: bool) -> str:
+    """A ratio of what both take, as how much faster or slower (better or worse) the first is."""
+    faster, slower = ("faster", "slower") if is_time else ("better", "worse")
+    return f"{times(max(ratio, 1 / ratio))} {faster if ratio <= 1 else slower}"
+
+
+def interval_words(found: Comparison, *, is_time: bool) -> str | None:
+    """The interval of a ratio; each end says its direction where they differ."""
+    low, high = found.ratio_low, found.ratio_high
     if low is None or high is None:
-        return f"{speed_words(ratio)} in {rounds}, but undecided: {why}"
-    sure = format_confidence(comparison.alpha)
-    evidence = f"({sure} interval {1 / high:.2f} to {1 / low:.2f}, {rounds})"
-    match comparison.verdict:
-        case Verdict.FAST | Verdict.SLOW:
-            return f"{speed_words(ratio)} {evidence}"
-        case Verdict.SAME:
-            return f"no difference in practice, {1 / ratio:.2f}x {evidence}"
-        case Verdict.UNDECIDED | Verdict.UNKNOWN:
-            return f"{speed_words(ratio)} {evidence}, but undecided: {why}"
+        return None
+    if low < 1 < high:
+        return " to ".join(ratio_words(end, is_time=is_time) for end in (low, high))
+    ends = sorted(max(end, 1 / end) for end in (low, high))
+    return f"{times(ends[0])} to {times(ends[1])}"
+
+
+def times(ratio: float) -> str:
+    """A ratio of at least 1."""
+    return f"{ratio:.{3 if ratio < LEAST_DIFFERENCE else 2}f}x"
 
 
 def speed_words(ratio: float) -> str:

@@ -47,19 +47,19 @@ def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True
         ),
         (
             told(Verdict.SAME, ratio=0.998, interval=(0.99, 1.006)),
-            "B and A are the same in practice: B is 1.002x faster than A (95 % interval "
+            "no difference in practice: B is 1.002x faster than A (95 % interval "
             "1.010x faster to 1.006x slower, 6 interleaved rounds)",
         ),
         (
             told(Verdict.UNDECIDED, ratio=1.5, interval=(0.5, 4.5)),
-            "undecided: B looks 1.50x slower than A (95 % interval 2.00x faster to 4.50x slower, "
-            "6 interleaved rounds)",
+            "B looks 1.50x slower than A (95 % interval 2.00x faster to 4.50x slower, "
+            "6 interleaved rounds), but undecided: x",
         ),
         (
             told(Verdict.UNDECIDED, ratio=0.5),
-            "undecided: B looks 2.00x faster than A",
+            "B looks 2.00x faster than A (6 interleaved rounds), but undecided: x",
         ),
-        (told(Verdict.UNDECIDED), "undecided"),
+        (told(Verdict.UNDECIDED), "undecided, x"),
         (told(Verdict.UNKNOWN, detail="A failed: it broke"), "unknown, A failed: it broke"),
         (
             told(Verdict.UNKNOWN, "bad_time"),

@@ -120,7 +120,7 @@ def test_the_report_tells_each_context_and_the_mean_of_those_held_out(finished):
     }
     lines = dict(report_lines(finding, StudyRecord.of(search.study_id, search.store), ""))
     assert lines["against the seed in big"].startswith(
-        "2.00x better (95 % interval 2.00 to 2.00, 4 interleaved"
+        "2.00x better (95 % interval 2.00x to 2.00x, 4 interleaved"
     )
     assert lines["against the seed in later (held out)"].startswith("4.00x better")
     assert lines["against the seed in last (held out)"].startswith("no difference in practice")

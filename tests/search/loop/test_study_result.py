@@ -168,7 +168,7 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
         "differences from 1.2 %",
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
-        "against the seed: 2.00x better (95 % interval 2.00 to 2.00, 4 interleaved rounds)",
+        "against the seed: 2.00x better (95 % interval 2.00x to 2.00x, 4 interleaved rounds)",
         "tied: trial 2, with n=2: the launches show no difference",
         "record: study 20260101-000000-aaaa in /records",
         "next: cclsearch best 20260101-000000-aaaa --format args --store /records",
@@ -215,28 +215,29 @@ FOUR = "4 interleaved rounds"
 @pytest.mark.parametrize(
     ("candidate", "words"),
     [
-        ((0.5, 0.5, 0.5, 0.51), f"1.99x better (95 % interval 1.96 to 2.02, {FOUR})"),
-        ((2.0, 2.0, 2.0, 2.01), f"0.50x as good (95 % interval 0.50 to 0.50, {FOUR})"),
+        ((0.5, 0.5, 0.5, 0.51), f"1.99x better (95 % interval 1.96x to 2.02x, {FOUR})"),
+        ((2.0, 2.0, 2.0, 2.01), f"2.00x worse (95 % interval 1.99x to 2.01x, {FOUR})"),
         (
             (1.0, 1.001, 1.0, 1.0),
-            f"no difference in practice, 1.00x (95 % interval 1.00 to 1.00, {FOUR})",
+            "no difference in practice: 1.000x worse (95 % interval 1.001x better to "
+            f"1.001x worse, {FOUR})",
         ),
         (
             (0.5, 2.0, 0.5, 1.0),
-            f"1.19x better (95 % interval 0.41 to 3.42, {FOUR}), but undecided: "
+            f"1.19x better (95 % interval 3.42x better to 2.42x worse, {FOUR}), but undecided: "
             "launches vary more than these two differ",
         ),
         (
             (0.97, 0.98, 0.99, 0.98),
-            f"1.02x better (95 % interval 1.01 to 1.03, {FOUR}), but undecided: "
+            f"1.020x better (95 % interval 1.007x to 1.034x, {FOUR}), but undecided: "
             "the difference may be too small to matter",
         ),
         (
             (0.5, 0.5),
-            "2.00x better in 2 interleaved rounds, but undecided: too few rounds to decide",
+            "2.00x better (2 interleaved rounds), but undecided: too few rounds to decide",
         ),
-        ((0.5,), "2.00x better in 1 interleaved round, but undecided: too few rounds to decide"),
-        ((0.0,) * 4, "undecided, only positive values can be compared as a ratio"),
+        ((0.5,), "2.00x better (1 interleaved round), but undecided: too few rounds to decide"),
+        ((0.0,) * 4, "unknown, only positive values can be compared as a ratio"),
     ],
 )
 def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words):

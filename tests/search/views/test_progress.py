@@ -309,7 +309,7 @@ def test_every_face_tells_the_noise_who_leads_after_a_race_and_notices():
         observer.race_decided(WON)
         observer.notice("no model is asked: set a key")
 
-    words = "2.00x better (95 % interval 1.60 to 2.50, 2 interleaved rounds)"
+    words = "2.00x better (95 % interval 1.60x to 2.50x, 2 interleaved rounds)"
     for out in (pipe, terminal):
         said = " ".join(out.getvalue().split())
         assert NOISE_WORDS in said

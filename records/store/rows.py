@@ -48,7 +48,7 @@ class Labels:
         try:
             return Labels(
                 tags=self.tags if tags is None else tuple(sorted(set(tags))),
-                notes=self.notes if notes is None else notes.strip(),
+                notes=self.notes if notes is None else "\n".join(notes.strip().splitlines()),
                 archived=self.archived if archived is None else archived,
             )
         except ValueError as error:

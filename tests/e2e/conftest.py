@@ -1,6 +1,7 @@
 """A real service, and a browser that looks at it; screenshots of everything go to build/e2e."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,7 +39,7 @@ ranks_per_node = 1
 [launch]
 recipe = "command"
 [command]
-run = ["python", "train.py", "{args}"]
+run = ["PYTHON", "train.py", "{args}"]
 rank_count = "dp"
 [space.dp]
 choices = [1]
@@ -87,7 +88,8 @@ def service(tmp_path_factory) -> Iterator[Operated]:
     (folder / "tiny.toml").write_text(tiny, encoding="utf-8")
     patient = tiny.replace("trials = 4", "trials = 100").replace("patience = 4", "patience = 100")
     (folder / "patient.toml").write_text(patient, encoding="utf-8")
-    script = SCRIPT_STUDY.replace("train.py", str(folder / "train.py"))
+    script = SCRIPT_STUDY.replace("PYTHON", sys.executable)
+    script = script.replace("train.py", str(folder / "train.py"))
     (folder / "script.toml").write_text(script, encoding="utf-8")
     (folder / "train.py").write_text(SCRIPT, encoding="utf-8")
     (folder / "service.toml").write_text(CONFIG, encoding="utf-8")

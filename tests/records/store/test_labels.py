@@ -66,6 +66,7 @@ def test_the_newest_study_is_one_that_is_not_archived(store):
 def test_a_change_keeps_what_it_does_not_name():
     assert LABELS.change(tags=["c", "b", "c"]).tags == ("b", "c")
     assert LABELS.change(notes="  new \n").notes == "new"
+    assert LABELS.change(notes="a\r\nb").notes == "a\nb"  # as browsers send it
     assert LABELS.change(archived=False) == Labels(tags=("a", "b"), notes="one\ntwo")
 
 

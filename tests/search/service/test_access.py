@@ -191,8 +191,9 @@ LEAST = {
         *(
             f"GET {STUDY}{rest}"
             for rest in (
-                "", "/explore", "/policies", "/policies/{digest}", "/trials", "/trials.csv",
-                "/trials/{ordinal}", "/trials/{ordinal}/log", "/trials/{ordinal}/transcript",
+                "", "/analysis", "/explore", "/policies", "/policies/{digest}", "/trials",
+                "/trials.csv", "/trials/{ordinal}", "/trials/{ordinal}/log",
+                "/trials/{ordinal}/timeline", "/trials/{ordinal}/transcript",
             )
         ),
         *(
@@ -208,7 +209,7 @@ LEAST = {
                 "events", "export", "front", "history", "knobs", "metrics", "policies",
                 "policies/{digest}", "progress", "report", "trials", "trials/{ordinal}",
                 "trials/{ordinal}/files", "trials/{ordinal}/files/{name:path}",
-                "trials/{ordinal}/transcript",
+                "trials/{ordinal}/trace", "trials/{ordinal}/transcript",
             )
         ),
     ),
@@ -216,8 +217,8 @@ LEAST = {
         "GET /studies/new",
         "POST /studies/new",
         "POST /api/v1/studies",
-        *(f"POST {STUDY}/{what}" for what in ("cancel", "resume")),
-        *(f"POST /api/v1{STUDY}/{what}" for what in ("cancel", "resume")),
+        *(f"POST {STUDY}/{what}" for what in ("cancel", "labels", "race", "resume")),
+        *(f"POST /api/v1{STUDY}/{what}" for what in ("cancel", "labels", "race", "resume")),
     ),
 }  # fmt: skip
 """What each role may do that those before it may not; a route that is missing here fails a test.

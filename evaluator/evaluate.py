@@ -28,9 +28,8 @@ from evaluator.metrics.registry import measure_all
 from evaluator.ports import Job, JobResult, Launcher, PhaseListener, Reading, Recipe
 from evaluator.timing.steady import steady_part
 from evaluator.traces.analysis.breakdown import JobSplit, breakdown
-from evaluator.traces.analysis.collectives import Exposure, exposures
+from evaluator.traces.analysis.collectives import Exposure, exposures, work_digest
 from evaluator.traces.analysis.stragglers import imbalance, stragglers
-from evaluator.traces.analysis.work import work_digest
 from evaluator.traces.model import TraceSet
 from records.errors import TraceError
 from records.machine import Conditions, LaunchRecord

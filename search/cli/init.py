@@ -16,9 +16,11 @@ import typer
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.objective import may_vary_work
 from evaluator.ports import Job, JobResult, Reading
 from evaluator.recipes.command import CommandRecipe
 from evaluator.recipes.script_output import ScriptOutput, StepsReport, script_output
+from evaluator.traces.model import TraceSet
 from records.errors import StudyError
 from records.files import read_text
 from records.study import Study
@@ -29,7 +31,6 @@ from search.study.script_study import THROUGHPUT, Script, read_script, study_tex
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 from search.views.format import format_count, format_flags, format_number
-from search.views.script_check import ScriptCheck, script_checks
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -251,6 +252,15 @@ def _launched(result: _Result) -> _Result:
     return replace(result, outcome=outcome, tokens=recipe.tokens)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """One thing that a script may report; `words` say what was found, or what to add."""
+
+    name: str
+    is_there: bool
+    words: str
+
+
 @app.command(name="try", epilog=examples("cclsearch try -c study.toml"))
 @takes_options
 def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
@@ -268,7 +278,7 @@ def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
     recipe = _Probe()
     outcome = _launch_once(study, recipe)
     flags = "" if options.config is None else f" -c {options.config}"
-    found = list(script_checks(study, recipe.output)) if recipe.output else []
+    found = list(_checks(study, recipe.output)) if recipe.output else []
     failure = str(outcome) if isinstance(outcome, Failed) else None
     facts = {
         "config": dict(space.feasible[0].values),
@@ -282,9 +292,7 @@ def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _tried(
-    config: Config, outcome: Outcome, checks: Sequence[ScriptCheck], flags: str
-) -> Iterator[str]:
+def _tried(config: Config, outcome: Outcome, checks: Sequence[_Check], flags: str) -> Iterator[str]:
     """How the launch ended and what each check found, as lines."""
     yield f"launched once: {format_flags(config)}"
     for check in checks:
@@ -297,3 +305,70 @@ def _tried(
         yield f"caveat   {caveat}"
     yield f"measured {format_number(outcome.metric('step_time') or 0.0)} s per step"
     yield f"next: cclsearch run{flags}"
+
+
+def _checks(study: Study, output: ScriptOutput) -> Iterator[_Check]:
+    """Check times, tokens, losses and memory, then the traces of all ranks."""
+    report = output.report
+    if isinstance(report, str):
+        yield _Check(name="steps", is_there=False, words=report)
+    elif report is not None:
+        yield _times(study, report)
+        yield _tokens(study, report)
+        yield _check(
+            "losses",
+            f"of {format_count(len(report.losses), 'step')}" if report.losses else None,
+            "trials that compute something else are not found: cclsearch.log(loss=loss)",
+        )
+        yield _check(
+            "memory",
+            f"peak of {format_count(len(report.peak_memory_bytes), 'rank')}"
+            if report.peak_memory_bytes
+            else None,
+            "no limit on it can be set: peak_memory_bytes in steps.json",
+        )
+    if output.traces is not None:
+        yield from _traces(output.traces)
+
+
+def _check(name: str, found: str | None, missing: str) -> _Check:
+    return _Check(name=name, is_there=found is not None, words=found or missing)
+
+
+def _steps_of(step_count: int, rank_count: int) -> str:
+    return f"{format_count(step_count, 'step')} of {format_count(rank_count, 'rank')}"
+
+
+def _times(study: Study, report: StepsReport) -> _Check:
+    steps = report.step_times_s
+    words = _steps_of(len(steps[0]), len(steps)) if steps else None
+    instead = "profiled steps are timed instead" if study.measure.profiled_steps else "none"
+    missing = f"{instead}; write `for batch in cclsearch.steps(batches)` in the training loop"
+    return _check("times", words, missing)
+
+
+def _tokens(study: Study, report: StepsReport) -> _Check:
+    asked, found = study.workload.tokens_per_step, report.tokens_per_step
+    if found is not None and found != asked and not may_vary_work(study):
+        words = f"{found} per step, but global_batch * sequence_length of the study is {asked}"
+        return _Check(name="tokens", is_there=False, words=words)
+    asks = "as the study asks" if found == asked else "compared per token"
+    same = f"{found} per step, {asks}" if found is not None else None
+    missing = "equal work is declared, not verified: cclsearch.log(tokens=batch.numel())"
+    return _check("tokens", same, missing)
+
+
+def _traces(traces: TraceSet | str) -> Iterator[_Check]:
+    if isinstance(traces, str):
+        yield _Check(name="traces", is_there=False, words=traces)
+        return
+    ranks, steps = len(traces.ranks), len(traces.common_steps)
+    found = _steps_of(steps, ranks) if steps else None
+    yield _check("traces", found, "no step is marked: call the profiler's step() after each")
+    if ranks > 1:
+        count = sum(len(trace.collectives.span) for trace in traces.ranks)
+        yield _check(
+            "communication",
+            f"{format_count(count, 'collective')} on all ranks" if count else None,
+            "the traces show no collective, so time in communication is not known",
+        )

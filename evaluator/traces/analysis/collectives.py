@@ -4,7 +4,8 @@ The calls of all ranks become one table with common groups and steps. They are s
 within which the k-th call of each rank is the same collective.
 """
 
-from collections import defaultdict
+import json
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final, Self, TypeAlias
@@ -13,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.bus_bandwidth import bus_factor
-from evaluator.traces.analysis.breakdown import job_windows
+from evaluator.traces.analysis.breakdown import WORK, job_windows
 from evaluator.traces.intervals import Intervals, Nanoseconds, first_place, latest_window
 from evaluator.traces.model import (
     TRANSFERS,
@@ -27,6 +28,7 @@ from evaluator.traces.model import (
     rows_by_number,
 )
 from evaluator.workloads.collectives.operations import Collective
+from records.study import digest
 
 _LARGEST_SIZE: Final = 1 << 31
 _LARGEST_LISTED: Final = 1 << 16
@@ -725,3 +727,37 @@ def _times_s(
     return [
         (out / divisor, beside / divisor) for out, beside in zip(exposed_ns, hidden_ns, strict=True)
     ]
+
+
+def work_digest(traces: TraceSet, traffic: Volume) -> str | None:
+    """Identify kernels or operators by name and count, and collectives by kind, size and bytes.
+
+    None where ranks have no step in common, or nothing computed in those steps.
+    """
+    by_rank = [_spans(trace, traces) for trace in traces.ranks]
+    if not any(activity == Activity.COMPUTE for spans in by_rank for activity, _ in spans):
+        return None
+    collectives = Counter(
+        (
+            part.kind.name,
+            part.group.size or 0,
+            part.rank_count,
+            part.traced_ranks.call_count,
+            part.traced_ranks.bytes or 0,
+        )
+        for part in traffic.groups
+    )
+    document = [[sorted(spans.items()) for spans in by_rank], sorted(collectives.items())]
+    return digest(json.dumps(document))
+
+
+def _spans(trace: RankTrace, traces: TraceSet) -> Counter[tuple[int, str]]:
+    """How often each kernel or operator of a rank starts in the steps that all ranks profiled."""
+    spans, steps = trace.spans, trace.steps.among(traces.common_steps)
+    inside = np.zeros(spans.start_ns.size, bool)
+    for start_ns, end_ns in zip(steps.start_ns, steps.end_ns, strict=True):
+        inside |= (spans.start_ns >= start_ns) & (spans.start_ns < end_ns)
+    rows = np.flatnonzero(inside & spans.doing(*WORK))
+    names = spans.names
+    pairs = zip(spans.activity[rows].tolist(), spans.name_id[rows].tolist(), strict=True)
+    return Counter((activity, names[name_id]) for activity, name_id in pairs)

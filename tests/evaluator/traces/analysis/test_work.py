@@ -2,8 +2,7 @@
 
 import pytest
 
-from evaluator.traces.analysis.collectives import match, volume
-from evaluator.traces.analysis.work import work_digest
+from evaluator.traces.analysis.collectives import match, volume, work_digest
 from evaluator.traces.model import Activity, CollectiveKind, TraceSet
 from evaluator.traces.testing import Span, rank_trace
 

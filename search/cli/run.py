@@ -219,9 +219,10 @@ def race(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Race two trials of a study: launch both again, interleaved, until one is shown to be better.
+    """Race two trials of a study: launch both again, interleaved.
 
-    They become trials 0 and 1 of a new study; the recorded one does not change.
+    The race ends once one is shown to be better. Both become trials 0 and 1 of a new study; the
+    recorded one does not change.
     """
     from search.compose import new_study_id
     from search.strategies.proposers import race_study, record_race

@@ -332,7 +332,7 @@ def comparison_words(
     head = f"{one} {'looks' if is_open else 'is'} {ratio}" if one else ratio
     words = f"{head}{_evidence(found, is_time=is_time)}"
     if is_open:
-        return f"{words}, but undecided: {reason}"
+        return f"undecided: {words}; {reason}" if one else f"{words}, but undecided: {reason}"
     return f"no difference in practice: {words}" if found.verdict is Verdict.SAME else words
 
 

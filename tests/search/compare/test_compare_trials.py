@@ -143,7 +143,7 @@ def test_trials_that_never_took_turns_are_undecided(compared):
     found = compared("trial:0", "trial:3")
 
     assert (found["verdict"], found["reason"]) == ("undecided", "not_interleaved")
-    assert found["words"].startswith("B looks 1.11x faster than A, but undecided: they were not")
+    assert found["words"].startswith("undecided: B looks 1.11x faster than A; they were not")
     assert (found["a"]["low"], found["a"]["launch_count"]) == (None, 1)
     assert found["next"][0].startswith(f"cclsearch resume {STUDY} --trials 5 --store ")
 

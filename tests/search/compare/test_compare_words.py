@@ -52,12 +52,12 @@ def told(verdict, reason="x", ratio=None, interval=(None, None), *, is_time=True
         ),
         (
             told(Verdict.UNDECIDED, ratio=1.5, interval=(0.5, 4.5)),
-            "B looks 1.50x slower than A (95 % interval 2.00x faster to 4.50x slower, "
-            "6 interleaved rounds), but undecided: x",
+            "undecided: B looks 1.50x slower than A (95 % interval 2.00x faster to 4.50x slower, "
+            "6 interleaved rounds); x",
         ),
         (
             told(Verdict.UNDECIDED, ratio=0.5),
-            "B looks 2.00x faster than A (6 interleaved rounds), but undecided: x",
+            "undecided: B looks 2.00x faster than A (6 interleaved rounds); x",
         ),
         (told(Verdict.UNDECIDED), "undecided, x"),
         (told(Verdict.UNKNOWN, detail="A failed: it broke"), "unknown, A failed: it broke"),

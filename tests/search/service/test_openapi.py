@@ -15,8 +15,8 @@ STUDIES = st.sampled_from([f"20260101-00000{n}-aaaa" for n in range(3)])
 EXAMPLES = settings().max_examples // 50
 ENDLESS = "/api/v1/studies/{study_id}/events"
 """Its answer goes on while a study does."""
-BY_MEANING = re.compile(r"/studies$|/front$|/resume$|/leaderboard$")
-"""What fits their descriptions may still make no sense: a name of a metric that is none."""
+BY_MEANING = re.compile(r"/studies$|/front$|/resume$|/leaderboard$|/trace$")
+"""What fits their descriptions may make no sense: a metric that is none, a trial without traces."""
 
 
 def test_every_route_answers_as_it_is_described(served):

@@ -43,7 +43,7 @@ def refused(served, client):
 
 def filled(page, **changed: object) -> dict[str, object]:
     """What a browser would send of the form as it stands, with some fields changed."""
-    (form,) = (each for each in page.all("form") if each.attributes["action"] == "/studies/new")
+    (form,) = (each for each in page.all("form") if each.attributes.get("action") == "/studies/new")
     sent: dict[str, object] = {}
     for each in form.all("input", "textarea", "select"):
         name, kind = each.attributes["name"], each.attributes.get("type")

@@ -30,8 +30,16 @@ from records.study import (
 )
 from records.trial import Config, FailureKind
 from records.workload import Workload, known_model
-from search.strategy_bench.landscape import Entry, Fault, Landscape, study_of, with_estimates
-from search.strategy_bench.recorded import Result, entry_of, without
+from search.strategy_bench.landscape import (
+    Entry,
+    Fault,
+    Landscape,
+    Result,
+    entry_of,
+    study_of,
+    with_estimates,
+    without,
+)
 
 BEST_TITAN_SCRIPT: Final = "20260429_093910_titan_best"
 """Earlier TorchTitan searches ran another script: their times are not comparable."""

@@ -5,8 +5,13 @@ from collections.abc import Mapping
 from policies.space import Space
 from records.errors import StudyError
 from search.strategies.base import Chooser, Estimates
-from search.strategies.offline import HybridChooser
-from search.strategies.simple import CoordinateChooser, GridChooser, RandomChooser, RankedChooser
+from search.strategies.offline import (
+    CoordinateChooser,
+    GridChooser,
+    HybridChooser,
+    RandomChooser,
+    RankedChooser,
+)
 from search.strategies.tpe import TpeChooser
 
 CHOOSERS: Mapping[str, type[Chooser]] = {

@@ -29,8 +29,7 @@ from search import settings
 from search.loop.races import config_of
 from search.strategies.base import Choice
 from search.strategies.catalog import chooser_named
-from search.strategy_bench.landscape import Ground, Landscape, read_landscape
-from search.strategy_bench.recorded import study_landscape
+from search.strategy_bench.landscape import Ground, Landscape, read_landscape, study_landscape
 
 RACE_SAMPLES = 2
 """Further launches of the challenger and of the incumbent that a race takes each."""

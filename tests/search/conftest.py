@@ -28,8 +28,8 @@ from search.loop.ports import Proposer
 from search.loop.study_result import StudyResult
 from search.loop.trial import TrialRunner
 from search.strategies.base import Chooser
+from search.strategies.offline import CoordinateChooser
 from search.strategies.proposers import FrontProposer, OfflineProposer
-from search.strategies.simple import CoordinateChooser
 from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing

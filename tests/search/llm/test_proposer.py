@@ -12,8 +12,8 @@ from records.study import Budget, Dimension, Study
 from records.trial import FailureKind, History, Policy, Prediction, Stage
 from search.llm.client import Allowance
 from search.strategies.base import Choice, untried
+from search.strategies.offline import CoordinateChooser
 from search.strategies.proposers import OfflineProposer
-from search.strategies.simple import CoordinateChooser
 from tests.support import records as testing
 from tests.support.search import fault, prompt_too_long, refusal, submission
 

@@ -14,7 +14,7 @@ from records.trial import Measured
 from search.llm.proposer import LlmProposer
 from search.loop.study_result import StudyResult
 from search.settings import Secret
-from search.strategies.simple import CoordinateChooser
+from search.strategies.offline import CoordinateChooser
 from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing

@@ -16,8 +16,8 @@ from search.loop.loop import Search
 from search.loop.ports import Proposer
 from search.loop.study_result import StudyResult
 from search.loop.trial import ContextEvaluator, TrialRunner
+from search.strategies.offline import GridChooser
 from search.strategies.proposers import OfflineProposer
-from search.strategies.simple import GridChooser
 from search.study.spaces import prepare
 from search.views.terminal import PlainProgress
 from tests.support import records as testing

@@ -10,8 +10,8 @@ from records.errors import StoreBusy
 from records.study import Budget
 from records.trial import Config, Failed, FailureKind, Policy
 from search.loop.ports import Proposal
+from search.strategies.offline import CoordinateChooser, GridChooser, RandomChooser
 from search.strategies.proposers import OfflineProposer
-from search.strategies.simple import CoordinateChooser, GridChooser, RandomChooser
 from tests.support.evaluator import Fails, InTurn, TabularEvaluator, Takes
 from tests.support.search import ONCE, seconds
 

@@ -14,8 +14,8 @@ from records.study import Constraint, Dimension, SearchSpace
 from records.trial import Config, FailureKind, History, Stage
 from search.strategies.base import attempted, change_words, untried
 from search.strategies.catalog import CHOOSERS, chooser_named
+from search.strategies.offline import CoordinateChooser, RandomChooser
 from search.strategies.proposers import OfflineProposer, as_policy
-from search.strategies.simple import CoordinateChooser, RandomChooser
 from search.strategies.tpe import STARTUP, TpeChooser
 from tests.support.records import ENVIRONMENT, WORKLOAD, failed, study, trial
 

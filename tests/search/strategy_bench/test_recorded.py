@@ -9,8 +9,7 @@ from records.errors import StudyError
 from records.store.store import Store
 from records.study import Command, Context, Dimension, Launch, Origin
 from records.trial import Config, FailureKind, Purpose, Repeat, Stage
-from search.strategy_bench.landscape import Fault, Ground
-from search.strategy_bench.recorded import study_landscape
+from search.strategy_bench.landscape import Fault, Ground, study_landscape
 from search.strategy_bench.run import landscapes_of
 from tests.support import records as testing
 

@@ -168,12 +168,29 @@ def arguments(study: Study, command: Command, config: Config, rank_count: int) -
 
     A word that is only a knob is left out where its value is empty.
     """
+    return _filled(command.run, study, command, config, rank_count)
+
+
+def knob_arguments(study: Study, command: Command, config: Config) -> tuple[str, ...]:
+    """The words of the command that knobs set; none where the script reads variables."""
+    knobs = {*study.space.defaults, *config.values}
+    places = {part: {place["knob"] for place in _PLACE.finditer(part)} for part in command.run}
+    words = [part for part, named in places.items() if part == ARGS or named & knobs]
+    known = {*knobs, "args", None}
+    if not all(places[word] <= known for word in words):
+        return ()
+    return _filled(words, study, command, config, rank_count=1)
+
+
+def _filled(
+    words: Sequence[str], study: Study, command: Command, config: Config, rank_count: int
+) -> tuple[str, ...]:
     settings = {**study.space.defaults, **config.values}
     values = {knob: _spell(value, command) for knob, value in settings.items()}
     flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in values.items()]
     values |= {RANK_COUNT: str(rank_count)}
     filled: list[str] = []
-    for part in command.run:
+    for part in words:
         filled += flags if part == ARGS else filter(None, [_fill(part, values)])
     return tuple(filled)
 

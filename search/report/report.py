@@ -43,7 +43,7 @@ from search.views.document import (
     number,
 )
 from search.views.format import format_flags, one_line, ordinals_words, reached_words
-from search.views.study import objective_words, results_in_contexts
+from search.views.study import arguments_text, objective_words, results_in_contexts
 from search.views.trial import (
     NUMBERS,
     fact_lines,
@@ -118,7 +118,7 @@ def _settings(data: ReportData, best: Trial) -> Iterator[Block]:
     for part in parts(data.study, best.config):
         inside = f" in {part.name}" if data.study.contexts else ""
         yield Paragraph(text=f"Trial {best.ordinal} sets{inside}:")
-        yield Code(text=format_flags(part.config))
+        yield Code(text=arguments_text(part.study, part.config))
 
 
 def _evidence(data: ReportData) -> tuple[Facts, ...]:

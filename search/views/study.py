@@ -169,9 +169,10 @@ def results_in_contexts(
 def settings_words(config: Config, study: Study) -> str:
     """What a trial sets, as command-line arguments; in each context that is launched."""
     own, *others = parts(study, config)
-    settings = format_flags(own.config)
+    settings = arguments_text(study, own.config)
     for part in others:
-        there = "the same" if part.config == own.config else format_flags(part.config)
+        same = part.config == own.config
+        there = "the same" if same else arguments_text(part.study, part.config)
         settings += f"; in {part.name}: {there}"
     return settings
 
@@ -212,6 +213,17 @@ def _score(outcome: Outcome, scoring: Scoring) -> Score | Failed:
     )
 
 
+def arguments_text(study: Study, config: Config) -> str:
+    """A configuration as the command of its study takes it, or as flags."""
+    if study.command is not None:
+        from evaluator.recipes.command import knob_arguments  # brings what estimates a step
+
+        words = knob_arguments(study, study.command, config)
+        if words:
+            return shlex.join(words)
+    return format_flags(config)
+
+
 def config_text(form: Literal["json", "env", "args"], study: Study, config: Config) -> str:
     """A configuration as a JSON object, as KEY=value lines or as command-line arguments.
 
@@ -221,7 +233,7 @@ def config_text(form: Literal["json", "env", "args"], study: Study, config: Conf
         case "json":
             return json.dumps(dict(config.values), indent=1)
         case "args":
-            return format_flags(config)
+            return arguments_text(study, config)
         case "env" if study.command is None:
             found = {knob.upper(): format_setting(value) for knob, value in config.values.items()}
         case "env":

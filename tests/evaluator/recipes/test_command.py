@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.recipes.catalog import recipe_of
-from evaluator.recipes.command import CommandRecipe, locate
+from evaluator.recipes.command import CommandRecipe, knob_arguments, locate
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Command, Dimension, Launch, SearchSpace, Study
@@ -266,6 +266,24 @@ def test_a_knob_in_braces_is_what_the_configuration_sets(running, part, filled):
 
     job = RECIPE.job(study, TWO_RANKS)
     assert [*job.argv][1:] == filled
+
+
+@pytest.mark.parametrize(
+    ("run", "arguments"),
+    [
+        (("--dp={dp}", "--steps=5", "{mode}"), ("--dp=2",)),
+        (("--nproc-per-node={rank_count}", "{args}"), ("--dp=2", "--fast=true", "--mode=")),
+        (("train",), ()),
+    ],
+    ids=["places and a switch that is off", "all as flags", "variables"],
+)
+def test_the_arguments_of_knobs_are_those_that_the_command_gives(running, run, arguments):
+    study = running(*run)
+    mode = Dimension(name="mode", choices=("", "--deep"))
+    space = replace(study.space, dimensions=(*study.space.dimensions, mode))
+    config = Config({**TWO_RANKS.values, "mode": ""})
+
+    assert knob_arguments(replace(study, space=space), study.command, config) == arguments
 
 
 def test_braces_that_name_no_knob_are_refused_before_any_launch(running):

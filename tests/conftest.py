@@ -16,7 +16,7 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Tests run beside each other: more threads of a library would only wait for a processor.
+# Test workers share the cores: more library threads would only compete for them.
 for library in ("OMP", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # noqa: TID251 - before they are loaded
 

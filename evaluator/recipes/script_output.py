@@ -129,7 +129,7 @@ def _list_ranks(ranks: Sequence[int]) -> str:
 class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a script says of its steps: seconds shaped (ranks, steps), bytes per rank.
 
-    `device_count` is given by a job of one process that drives so many devices.
+    A single process that drives several devices reports their number as `device_count`.
     """
 
     tokens_per_step: int | None = None

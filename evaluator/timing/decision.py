@@ -546,7 +546,7 @@ KNOWN_LEVELS: Mapping[tuple[float, int, int], float] = {
     (0.05, 4, 24): 0.022485351562500002,
     (0.10, 4, 24): 0.05021158854166667,
 }
-"""What `simulated_level` finds for the usual rules: whoever reads a study need not wait for it."""
+"""Results of `simulated_level` for the usual rules, so that reading a study simulates nothing."""
 
 
 def sequential_level(count: int, *, alpha: float, first: int, last: int) -> float:

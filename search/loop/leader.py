@@ -336,11 +336,11 @@ def winner_of(
     first, seed = history.find(winner) if winner is not None else None, history.find(SEED)
     if first is None or seed is None or seed.config is None:
         return winner
+    finalists = {launch.ordinal for launch in launches} - {*unreliable(launches)}
     equal = [
         trial
         for trial in history.admissible
-        if trial.ordinal in {launch.ordinal for launch in launches}
-        and trial.ordinal not in unreliable(launches)
+        if trial.ordinal in finalists
         and same_work(first, trial)
         and compared(launches, first.ordinal, trial.ordinal, scoring, measure).verdict
         not in {Verdict.FAST, Verdict.SLOW}

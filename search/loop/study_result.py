@@ -72,11 +72,10 @@ class StudyResult:
     `result` is in the unit of the objective, from the launches of `supported_values`.
     `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
     finalists failed in a confirming launch, other than by infrastructure. `not_ruled_out` are
-    trials that the final did not compare with the winner, and that may be as fast by all launches
-    there are. `noise` is how much a
-    round's ratio varies between equal sides. `front` is empty with one objective. `confirming` are
-    the rounds that count in the final; None where there was none. `inert` are knobs that
-    changed nothing.
+    trials that the final did not compare with the winner, and that no other launches show to be
+    slower. `noise` is how much a round's ratio varies between equal sides. `front` is empty with
+    one objective. `confirming` are the rounds that count in the final; None where there was none.
+    `inert` are knobs that changed nothing.
     """
 
     stop_reason: str

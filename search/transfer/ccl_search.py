@@ -1,4 +1,4 @@
-"""Import of run folders of CCL-Search: a table of trials, with policies and a card beside it."""
+"""Import CCL-Search run folders: a table of trials, their policies and a workload card."""
 
 import csv
 import json

@@ -62,12 +62,12 @@ def test_replicas_view_their_buckets_know_a_static_graph_and_compute_in_threads_
     run = traced(DDP | asked | {"micro_batch": 4}, entry="work_entries:describe")
 
     is_copied = "torch.distributed.ddp.reducer::copy_bucket_to_grad" in run.counts()
-    told = run.documents(".described.json")
+    ranks = run.documents(".described.json")
     assert is_copied is not is_asked
-    assert [(one["has_static_graph"], one["thread_count"]) for one in told] == [(is_asked, 2)] * 2
+    assert [(one["has_static_graph"], one["thread_count"]) for one in ranks] == [(is_asked, 2)] * 2
 
 
-# Each launch sets three knobs, each of which shows in operators or messages of its own.
+# Each launch sets three knobs, and each knob shows in its own operators or messages.
 @pytest.mark.parametrize(
     ("reshard", "gathers", "loop", "operators", "reduction", "precision", "gathered", "reduced"),
     [

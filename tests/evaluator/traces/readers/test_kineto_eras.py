@@ -84,7 +84,7 @@ LAYOUTS = {
 }
 
 
-def told(trace):
+def contents(trace):
     """What a trace says, in an order that does not depend on that of its file."""
     spans, messages = trace.spans, trace.collectives
     columns = (spans.start_ns, spans.end_ns, spans.activity, spans.correlation)
@@ -108,9 +108,9 @@ def test_one_trace_in_any_layout_reads_alike(tmp_path, folder):
     path = folder / "rank0_trace.json.gz"
     document = json.loads(gzip.decompress(path.read_bytes()))
     trace = read_rank(path)
-    expected = told(trace)
+    expected = contents(trace)
     for name, layout in LAYOUTS.items():
-        assert told(read_rank(write(tmp_path, layout(document).encode()))) == expected, name
+        assert contents(read_rank(write(tmp_path, layout(document).encode()))) == expected, name
     bare = read_rank(write(tmp_path, json.dumps(document["traceEvents"]).encode()))
     assert bare.spans.activity.tolist() == trace.spans.activity.tolist()
     assert (bare.rank, bare.world_size, bare.backend) == (0, None, None)

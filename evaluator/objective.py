@@ -388,7 +388,7 @@ def may_vary_work(study: Study) -> bool:
         {name.removesuffix(AT_SEED) for name in parse(objective.expression).names}
         for objective in objectives
     ]
-    is_script = study.launch.recipe == "command"
+    is_script = study.command is not None
     return (
         is_script and bool(names[0] & PER_TOKEN) and set().union(*names) <= PER_TOKEN | _OF_NO_STEP
     )

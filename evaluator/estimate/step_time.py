@@ -251,13 +251,14 @@ def estimate_script(
     asked: Asked, environment: Environment, settings: Mapping[str, Value], rank_count: int
 ) -> Mapping[str, float] | None:
     """Seconds of a step, by what takes them; None where sizes or knobs are missing."""
-    read = _as_builtin(asked, settings, rank_count)
+    read = script_as_builtin(asked, settings, rank_count)
     return read and estimate_step(*read, environment, distributed_tensors=False)
 
 
-def _as_builtin(
+def script_as_builtin(
     asked: Asked, settings: Mapping[str, Value], rank_count: int
 ) -> tuple[Workload, Config] | None:
+    """Return a script's work and knobs as the built-in trainer has them; None where some lack."""
     model = model_named(asked.model) if asked.model else None
     work = decoder_of(asked, model.sizes if model else None)
     config = _config({name.lower(): value for name, value in settings.items()}, rank_count)

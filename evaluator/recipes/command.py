@@ -163,31 +163,20 @@ def settings(study: Study, command: Command, config: Config) -> dict[str, str]:
     return {names[knob]: _spell(value, command) for knob, value in values.items()}
 
 
-def arguments(study: Study, command: Command, config: Config, rank_count: int) -> tuple[str, ...]:
-    """The command of a configuration: `{knob}` is what it sets, `{args}` all of it as flags.
+def _filled(
+    words: Sequence[str],
+    study: Study,
+    command: Command,
+    config: Config,
+    rank_count: int,
+    flags: Sequence[str],
+) -> tuple[str, ...]:
+    """Words of the command with `{knob}` as a configuration sets it, and `{args}` as `flags`.
 
     A word that is only a knob is left out where its value is empty.
     """
-    return _filled(command.run, study, command, config, rank_count)
-
-
-def knob_arguments(study: Study, command: Command, config: Config) -> tuple[str, ...]:
-    """The words of the command that knobs set; none where the script reads variables."""
-    knobs = {*study.space.defaults, *config.values}
-    places = {part: {place["knob"] for place in _PLACE.finditer(part)} for part in command.run}
-    words = [part for part, named in places.items() if part == ARGS or named & knobs]
-    known = {*knobs, "args", None}
-    if not all(places[word] <= known for word in words):
-        return ()
-    return _filled(words, study, command, config, rank_count=1)
-
-
-def _filled(
-    words: Sequence[str], study: Study, command: Command, config: Config, rank_count: int
-) -> tuple[str, ...]:
     settings = {**study.space.defaults, **config.values}
     values = {knob: _spell(value, command) for knob, value in settings.items()}
-    flags = [f"--{knob.replace('_', '-')}={value}" for knob, value in values.items()]
     values |= {RANK_COUNT: str(rank_count)}
     filled: list[str] = []
     for part in words:
@@ -342,6 +331,28 @@ class CommandRecipe:
             if name not in own and any(fnmatchcase(name, pattern) for pattern in allowed)
         }
 
+    def flags(self, study: Study, config: Config) -> tuple[str, ...]:
+        """Return what `{args}` stands for: each knob as a flag."""
+        values = {**study.space.defaults, **config.values}
+        command = _command(study)
+        return tuple(
+            f"--{knob.replace('_', '-')}={_spell(value, command)}" for knob, value in values.items()
+        )
+
+    def knob_arguments(self, study: Study, config: Config) -> tuple[str, ...]:
+        """Return the words of the command that knobs set; none where the script reads variables."""
+        command, knobs = _command(study), {*study.space.defaults, *config.values}
+        places = {part: {place["knob"] for place in _PLACE.finditer(part)} for part in command.run}
+        words = [part for part, named in places.items() if part == ARGS or named & knobs]
+        known = {*knobs, "args", None}
+        if not all(places[word] <= known for word in words):
+            return ()
+        return _filled(words, study, command, config, 1, self.flags(study, config))
+
+    def rank_count(self, study: Study, config: Config) -> int:
+        """Return how many ranks a configuration takes."""
+        return _rank_count(study, _command(study), config)
+
     def job(self, study: Study, config: Config) -> Job:
         """Return the job of one configuration.
 
@@ -352,7 +363,9 @@ class CommandRecipe:
         check_unchanged(command)
         rank_count = _rank_count(study, command, config)
         return Job(
-            argv=arguments(study, command, config, rank_count),
+            argv=_filled(
+                command.run, study, command, config, rank_count, self.flags(study, config)
+            ),
             world_size=rank_count,
             files={_LIBRARY.name: _LIBRARY.read_text(encoding="utf-8")},
             folders={TRACE_DIR: TRACE_FOLDER, "PYTHONPATH": "."},

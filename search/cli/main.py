@@ -47,6 +47,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("search.cli.run", "Search for the best configuration of a workload."),
     "init": ("search.cli.init", "Write a study file for your own script, and launch it once."),
     "try": ("search.cli.init", "Launch your script once, and check all that it may report."),
+    "recipes": ("search.cli.recipe", "List the frameworks whose own launch line can be searched."),
     "resume": ("search.cli.run", "Resume a study, or add launches to it."),
     "race": ("search.cli.run", "Race two trials of a study: launch both again, interleaved."),
     "list": ("search.cli.studies", "List recorded studies, newest first, without archived ones."),

@@ -206,10 +206,32 @@ def flags_given(options: "DataclassInstance") -> Iterator[str]:
             yield next((name for name in names if name.startswith("--")), default)
 
 
+LineArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[-- COMMAND...]",
+        help="With --recipe: the command that you start today.",
+        show_default=False,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyOptions:
-    """A study from a file and a card, and what completes the card."""
+    """A study from a file, a card, or the launch line of a framework."""
 
+    line: LineArgument = None
+    recipe: str | None = option(
+        None,
+        "Framework that your launch line starts; its flags become knobs. See `cclsearch recipes`.",
+        metavar="NAME",
+    )
+    baseline: Path | None = option(
+        None,
+        "With --recipe: shell script with your launch line of today. It is followed, and "
+        "starts nothing. The command itself can be given after -- instead.",
+        metavar="FILE",
+    )
     config: Path | None = option(
         None, "Study file (TOML); overrides the built-in study.", "-c", "--config", metavar="FILE"
     )
@@ -236,6 +258,13 @@ class StudyOptions:
         from search.study.study_file import builtin_study, read_study_file
 
         study = base or builtin_study(local_environment())
+        if self.recipe is not None:
+            study = self._framework_study(study)
+        elif self.baseline is not None or self.line:
+            raise StudyError(
+                "a launch line needs the name of its framework; add --recipe NAME; "
+                "`cclsearch recipes` lists them"
+            )
         given = card_given(self.card_bandwidths, self.batch_size, self.gpus)
         if self.card is not None:
             given = _with_file(given, self.config)
@@ -248,6 +277,15 @@ class StudyOptions:
                 "--card FILE"
             )
         return study if self.config is None else read_study_file(self.config, study)
+
+    def _framework_study(self, base: Study) -> Study:
+        """Return the study of a launch line; what was found is printed to standard error."""
+        from search.study.framework_study import framework_study
+
+        found = framework_study(self.recipe or "", self.baseline, self.line or (), base)
+        for note in found.notes:
+            typer.echo(f"{self.recipe}: {note}", err=True)
+        return found.study
 
     def completed(self) -> tuple[Study, Space]:
         """Return the study with every default filled in, and its search space."""

@@ -30,8 +30,6 @@ BEATS_BYTES = 1 << 12
 MOST_LINES, LINE_CHARS = 20, 200
 MOST_STEP = 10**9
 LATER = "[what was printed later is shown when the launch has ended]"
-COUNTED_RECIPES = ("builtin", "command")
-"""Recipes whose steps are those that the study asks for."""
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TRIAL_FOLDER = re.compile(r"trial([0-9]{1,9})")
 
@@ -55,7 +53,7 @@ class RunningLaunch:
 def most_steps(study: Study) -> int | None:
     """Return the most steps that a launch of a study runs; None where that is not known."""
     measure = study.measure
-    if study.launch.recipe not in COUNTED_RECIPES:
+    if study.launch.recipe == "collectives":
         return None
     timed = measure.timed_steps
     if study.launch.recipe == "builtin":

@@ -184,7 +184,7 @@ def _context(given: object, study: Mapping[str, object]) -> object:
 
 def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> Study:
     """Return the study with the files of its script, relative to the study file, if it has one."""
-    if document.get("command") and study.launch.recipe != "command":
+    if document.get("command") and study.launch.recipe in ("builtin", RECIPE):
         raise StudyError('[command] needs recipe = "command" under [launch]')
     if study.command is None or _stated(document, "command", "run") is None:
         return study

@@ -216,9 +216,11 @@ def _score(outcome: Outcome, scoring: Scoring) -> Score | Failed:
 def arguments_text(study: Study, config: Config) -> str:
     """A configuration as the command of its study takes it, or as flags."""
     if study.command is not None:
-        from evaluator.recipes.command import knob_arguments  # brings what estimates a step
+        from evaluator.recipes.catalog import recipe_of
+        from evaluator.recipes.command import CommandRecipe  # brings what estimates a step
 
-        words = knob_arguments(study, study.command, config)
+        recipe = recipe_of(study)
+        words = recipe.knob_arguments(study, config) if isinstance(recipe, CommandRecipe) else ()
         if words:
             return shlex.join(words)
     return format_flags(config)
@@ -249,7 +251,7 @@ def launch_words(launch: RunningLaunch, study: Study) -> str:
     step, most, measure = launch.step, most_steps(study), study.measure
     words = "" if step is None else f"step {step}"
     if step is not None and most is not None and step <= most:
-        fixed = measure.max_timed_steps <= measure.timed_steps or study.launch.recipe == "command"
+        fixed = measure.max_timed_steps <= measure.timed_steps or study.command is not None
         words += f" of {most}" if fixed else f" of at most {most}"
     return ", ".join(filter(None, (words, format_elapsed(launch.elapsed_s))))
 

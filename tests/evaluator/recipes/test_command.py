@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from evaluator.recipes.catalog import recipe_of
-from evaluator.recipes.command import CommandRecipe, knob_arguments, locate
+from evaluator.recipes.command import CommandRecipe, locate
 from policies.space import Space
 from records.errors import StudyError
 from records.study import Command, Dimension, Launch, SearchSpace, Study
@@ -283,7 +283,7 @@ def test_the_arguments_of_knobs_are_those_that_the_command_gives(running, run, a
     space = replace(study.space, dimensions=(*study.space.dimensions, mode))
     config = Config({**TWO_RANKS.values, "mode": ""})
 
-    assert knob_arguments(replace(study, space=space), study.command, config) == arguments
+    assert RECIPE.knob_arguments(replace(study, space=space), config) == arguments
 
 
 def test_braces_that_name_no_knob_are_refused_before_any_launch(running):

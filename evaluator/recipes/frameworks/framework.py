@@ -1,0 +1,437 @@
+"""A framework as a recipe: the user's own launch line, with knobs as the framework's flags.
+
+`NAME.toml` holds what is known of a framework as data: knobs, rules, what holds the work equal and
+what shows that a knob took hold. `NAME.py` has what data cannot say.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import msgspec
+
+from evaluator.estimate.memory import estimate_memory
+from evaluator.estimate.step_time import estimate_script, script_as_builtin
+from evaluator.ports import Job, JobResult, Reading
+from evaluator.rank.job import DeviceKind
+from evaluator.rank.protocol import COMMAND_LOG
+from evaluator.recipes.builtin import FITS, counts_ranks
+from evaluator.recipes.command import ARGS, RANKS_RULE, CommandRecipe, locate
+from evaluator.recipes.frameworks.flags import Flags
+from evaluator.recipes.frameworks.launch_line import LaunchLine
+from evaluator.recipes.frameworks.parser import Answer
+from evaluator.recipes.knobs import Knob, KnobTable, Rules, new_rule, new_rules
+from records.errors import StudyError
+from records.expression import Rule, facts, parse
+from records.study import Command, Dimension, SearchSpace, Study, Value, choices_of
+from records.trial import Config, Failed, FailureKind, Stage
+from records.workload import Workload
+
+IN_JOB = "evaluator.recipes.frameworks.in_job"
+_LAUNCHER_COUNTS = {
+    "torchrun": "--nproc-per-node",
+    "accelerate": "--num_processes",
+    "deepspeed": "--num_gpus",
+}
+"""How each launcher is told the ranks of a node."""
+_RENDEZVOUS = re.compile(
+    r"--(nnodes|node[-_]rank|master[-_](addr|port)|rdzv[-_].*|local[-_]addr|nproc[-_]per[-_]node"
+    r"|num_processes|num_machines|machine_rank|main_process_(ip|port)|num_gpus|num_nodes|standalone)"
+)
+"""Options of launchers that a trial sets: each has its own ranks and a free port."""
+
+
+class FrameworkKnob(Knob, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A knob that is a flag of the framework.
+
+    `values` spell ours as theirs where they differ. A `degree` has the divisors of the number of
+    ranks as choices. One that is not `searched` is left as the launch line has it, unless a study
+    file names it.
+    """
+
+    flag: str
+    spelling: Literal["value", "switch", "negatable"] = "value"
+    values: dict[str, str] = msgspec.field(default_factory=dict)
+    degree: bool = False
+    searched: bool = True
+
+    def words(self, value: Value) -> tuple[str, ...]:
+        """Return the arguments that set the knob to a value."""
+        if self.spelling != "value":
+            no = "--no-" + self.flag.removeprefix("--")
+            return (self.flag,) if value else (no,) if self.spelling == "negatable" else ()
+        plain = str(value).lower() if isinstance(value, bool) else str(value)
+        text = self.values.get(plain, plain)
+        return (f"{self.flag}={text}",)
+
+    def value(self, text: object) -> Value:
+        """Return our value for one of theirs, as the parser or the launch line has it."""
+        plain = str(text)
+        ours = {theirs.lower(): own for own, theirs in self.values.items()}
+        plain = ours.get(plain.lower(), plain)
+        if isinstance(self.default, bool):
+            return plain.lower() in {"true", "1", "yes", "on"}
+        if isinstance(self.default, int) and re.fullmatch(r"-?\d+", plain):
+            return int(plain)
+        return plain
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a launch must show where `when` holds, or a knob did not take hold.
+
+    `collectives` are kinds that its traces must have, `log` what its output must match.
+    """
+
+    when: str
+    reason: str
+    collectives: tuple[str, ...] = ()
+    log: str | None = None
+
+
+class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of a framework as data.
+
+    `packages` are its distributions, the first decides the version. `work` are arguments that hold
+    the work of a step equal; names in braces stand for counts of the study. `dropped` flags would
+    spoil a measurement. `rank_count` is an expression over knobs.
+    """
+
+    title: str
+    packages: tuple[str, ...]
+    programs: tuple[str, ...]
+    rank_count: str
+    knobs: dict[str, FrameworkKnob]
+    rules: Rules = {}
+    evidence: tuple[Evidence, ...] = ()
+    work: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    environment: dict[str, str] = {}
+    trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
+    step_time: str | None = None
+    phase: Literal["training", "inference"] = "training"
+
+
+class FrameworkRecipe(CommandRecipe):
+    """Starts a framework by the user's own launch line; each framework is a subclass."""
+
+    name: ClassVar[str]
+
+    @cached_property
+    def table(self) -> FrameworkTable:
+        """What is known of the framework as data."""
+        text = (files("evaluator.recipes.frameworks") / f"{self.name}.toml").read_text("utf-8")
+        return msgspec.toml.decode(text, type=FrameworkTable)
+
+    # From a launch line to a study.
+
+    def starts(self, line: LaunchLine) -> bool:
+        """Whether a line starts this framework."""
+        text = " ".join(line.program)
+        return any(re.search(pattern, text) for pattern in self.table.programs)
+
+    def study(self, line: LaunchLine, base: Study, answer: Answer | None = None) -> Study:
+        """Return the search around a launch line: what it sets are the seeds, the rest stays.
+
+        `answer` is what the framework's parser made of the line, if it was asked. Raises
+        `StudyError` for a line that lacks what a search needs.
+        """
+        line = line.located()
+        versions = answer.versions if answer else {}
+        flags, _ = Flags.of(self.name, versions.get(self.table.packages[0]))
+        seeds, left = self._seeds(line, flags, answer)
+        command = Command(
+            run=(*self._launcher(line), *line.program, *left, ARGS),
+            trace_files=self.table.trace_files,
+            rank_count=self.table.rank_count,
+            environment=self._variables(line),
+            step_time=self.table.step_time,
+        )
+        workload = self.workload(base.workload, line, answer)
+        study = replace(
+            base,
+            name=self.name,
+            workload=workload,
+            seed_policy="first",
+            launch=replace(base.launch, recipe=self.name, memory_budget_bytes=None),
+            command=locate(command, line.folder),
+            space=SearchSpace(dimensions=(), defaults=seeds),
+        )
+        return replace(study, space=self._space(study))
+
+    def workload(self, base: Workload, line: LaunchLine, answer: Answer | None) -> Workload:  # noqa: ARG002 - for subclasses
+        """Return the work of a step that a line asks for, and the sizes of its model."""
+        known = {
+            name: value for name, value in (answer.workload if answer else {}).items() if value
+        }
+        work = Workload(
+            name=str(known.pop("name", self.name)),
+            global_batch=int(known.pop("global_batch", 1)),
+            sequence_length=int(known.pop("sequence_length", 1)),
+            phase=self.table.phase,
+        )
+        return replace(work, **known)  # type: ignore[arg-type]  # names of [workload]
+
+    def seed(self, values: dict[str, Value], study_ranks: int) -> dict[str, Value]:  # noqa: ARG002 - for subclasses
+        """Return the seeds with what the framework fills in itself, such as the ranks left over."""
+        return values
+
+    def knobs(self, study: Study) -> Mapping[str, FrameworkKnob]:
+        """Return the knobs, today's values as defaults, with every choice that could make sense."""
+        ranks = study.environment.world_size
+        degrees = tuple(n for n in range(1, ranks + 1) if ranks % n == 0)
+        found = {}
+        for name, knob in self.table.knobs.items():
+            own = knob.for_device(study.environment.device)
+            default = study.space.defaults.get(name, own.default)
+            listed = own.choices or (degrees if knob.degree else ())
+            if not listed and isinstance(own.default, bool):
+                listed = (False, True)
+            choices = tuple(dict.fromkeys((default, *listed)))
+            found[name] = msgspec.structs.replace(own, default=default, choices=choices)
+        return found  # type: ignore[return-value]  # `for_device` keeps the class
+
+    def _seeds(
+        self, line: LaunchLine, flags: Flags, answer: Answer | None
+    ) -> tuple[dict[str, Value], list[str]]:
+        """Return today's value of each knob that is known, and the arguments that are no knobs."""
+        by_flag = {
+            found[0] if (found := flags.named(knob.flag)) else knob.flag: name
+            for name, knob in self.table.knobs.items()
+        }
+        set_by_us = {flags.split([word]).__next__()[0] for word in (*self.table.work,)}
+        set_by_us |= {named[0] for flag in self.table.dropped if (named := flags.named(flag))}
+        seeds: dict[str, Value] = {}
+        left: list[str] = []
+        for flag, value, words in flags.split(line.arguments):
+            if flag in by_flag and value is not None:
+                seeds[by_flag[flag]] = self.table.knobs[by_flag[flag]].value(value)
+            elif flag not in set_by_us:
+                left += words
+        resolved = answer.parsed[0].values if answer and answer.parsed else {}
+        for name, knob in self.table.knobs.items():
+            of_parser = resolved.get(knob.flag)
+            if of_parser is not None:
+                seeds[name] = knob.value(of_parser)
+        return seeds, left
+
+    def _space(self, study: Study) -> SearchSpace:
+        ranks = study.environment.world_size
+        seeds = self.seed(dict(study.space.defaults), ranks)
+        space = replace(study.space, defaults=seeds)
+        knobs = self.knobs(replace(study, space=space))
+        dimensions = (
+            Dimension(name=name, choices=knob.choices)
+            for name, knob in knobs.items()
+            if knob.searched and len(knob.choices) > 1
+        )
+        return replace(space, dimensions=tuple(dimensions))
+
+    def _launcher(self, line: LaunchLine) -> tuple[str, ...]:
+        """Return the launcher with the ranks of a trial, on a free port of this machine."""
+        if not line.launcher:
+            return ()
+        words = list(line.launcher)
+        kept: list[str] = []
+        while words:
+            word = words.pop(0)
+            if not _RENDEZVOUS.fullmatch(word.partition("=")[0]):
+                kept.append(word)
+            elif "=" not in word and words and not words[0].startswith("-"):
+                words.pop(0)
+        name = Path(kept[0]).name if "torch.distributed.run" not in kept else "torchrun"
+        own = [f"{_LAUNCHER_COUNTS[name]}={{rank_count}}"]
+        own += ["--standalone"] if name == "torchrun" else []
+        return (*kept, *own)
+
+    def _variables(self, line: LaunchLine) -> dict[str, str]:
+        """Return the variables of a job: those of the line, then those of the framework."""
+        path = (
+            f"{line.folder}:{line.environment['PYTHONPATH']}"
+            if "PYTHONPATH" in (line.environment)
+            else str(line.folder)
+        )
+        own = {n: v for n, v in line.environment.items() if n != "PYTHONPATH"}
+        return {**own, **self.table.environment, "CCLSEARCH_PYTHONPATH": path}
+
+    # The port.
+
+    def complete(self, study: Study) -> Study:
+        """Give knobs their conditions and descriptions, and add the rules of the framework."""
+        study = super().complete(study)
+        wishes = []
+        if self.table.rank_count != "world_size" and not counts_ranks(study):
+            wishes.append(
+                new_rule(
+                    "ranks",
+                    f"({self.table.rank_count}) == world_size",
+                    "the objective does not count ranks, so none is left idle",
+                )
+            )
+        if study.usable_environment.memory_bytes is not None and self._has_sizes(study):
+            fits = FITS.get(study.environment.device, FITS["cuda"])
+            wishes.append(new_rule("memory", fits, "a larger estimate surely does not fit"))
+        rules = self.rules()
+        added = {rule.constraint.name for rule in (*rules, *wishes)} - {RANKS_RULE}
+        own = tuple(each for each in study.space.constraints if each.name not in added)
+        given = replace(study.space, constraints=own)
+        table = KnobTable(replace(study, space=given), self.knobs(study))
+        return replace(study, space=table.complete(rules, wishes=wishes))
+
+    def rules(self) -> tuple[Rule, ...]:
+        """Every rule without which a configuration cannot run, or would be another one."""
+        return new_rules(self.table.rules)
+
+    def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
+        """Return the estimate of memory, where the sizes of the model are known."""
+        if not self._has_sizes(study):
+            return {}
+        device = DeviceKind(study.environment.device)
+
+        def estimate(settings: Mapping[str, Value]) -> Value:
+            as_builtin = script_as_builtin(
+                study.workload, self.meaning(study, settings), study.environment.world_size
+            )
+            return estimate_memory(*as_builtin, device).total_bytes if as_builtin else 0
+
+        return {"estimated_memory_bytes": estimate}
+
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Return what the built-in trainer would take with the same degrees and sizes."""
+        settings = {**study.space.defaults, **config.values}
+        return estimate_script(
+            study.workload,
+            study.environment,
+            self.meaning(study, settings),
+            self.rank_count(study, config),
+        )
+
+    def meaning(self, study: Study, settings: Mapping[str, Value]) -> Mapping[str, Value]:  # noqa: ARG002 - for subclasses
+        """Return settings under the names that the estimates know, where they differ."""
+        return settings
+
+    def check(self, study: Study) -> None:
+        """Raise `StudyError` when the program is missing, or a flag is none of the framework's."""
+        super().check(study)
+        if study.command is None:
+            return
+        flags, _ = Flags.of(self.name, None)
+        for dimension in study.space.dimensions:
+            knob = self.table.knobs[dimension.name]
+            for choice in choices_of(dimension):
+                fault = next(flags.faults(knob.words(choice)), None)
+                if fault is not None:
+                    raise StudyError(f"[space] {dimension.name}: {fault}")
+
+    def job(self, study: Study, config: Config) -> Job:
+        """Return the job of one configuration, with what times and profiles its steps."""
+        job = super().job(study, config)
+        shared = ("hook.py", f"hook_{self.name}.py")
+        hooks = {n: p.read_text("utf-8") for n in shared if (p := files(IN_JOB) / n).is_file()}
+        return replace(
+            job,
+            argv=self.hooked(LaunchLine.of(job.argv, Path())) if len(hooks) > 1 else job.argv,
+            files={**job.files, **hooks, **self.files(study, config)},
+        )
+
+    def files(self, study: Study, config: Config) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
+        """Return more files for the folder of the job, such as a changed configuration file."""
+        return {}
+
+    def hooked(self, line: LaunchLine) -> tuple[str, ...]:
+        """Return the command with the hook in front of the program, which the hook then runs."""
+        hook, program = f"hook_{self.name}.py", line.program
+        if line.launcher:
+            return (*line.launcher, hook, *program, *line.arguments)
+        if Path(program[0]).name.startswith("python"):
+            at = next((i for i, word in enumerate(program) if i and word == "-m"), len(program) - 1)
+            return (*program[:at], hook, *program[at:], *line.arguments)
+        return (str(line.python), hook, *program, *line.arguments)
+
+    def flags(self, study: Study, config: Config) -> tuple[str, ...]:
+        """Return the arguments of a configuration: its knobs, then what holds the work equal."""
+        table = KnobTable(study, self.knobs(study))
+        settings = table.live({**study.space.defaults, **config.values})
+        names = {**facts(study.workload, study.environment), **settings}
+        searched = {dimension.name for dimension in study.space.dimensions}
+        words: list[str] = []
+        for name, knob in self.knobs(study).items():
+            is_live = knob.when is None or parse(knob.when).holds(names)
+            is_own = name in searched or settings[name] != self.table.knobs[name].default
+            if is_live and is_own:
+                words += self.knob_words(study, name, settings)
+        return (*words, *self.work_words(study, settings))
+
+    def knob_words(self, study: Study, name: str, settings: Mapping[str, Value]) -> Sequence[str]:  # noqa: ARG002 - for subclasses
+        """Return the arguments of one knob."""
+        return self.table.knobs[name].words(settings[name])
+
+    def work_words(self, study: Study, settings: Mapping[str, Value]) -> tuple[str, ...]:  # noqa: ARG002 - for subclasses
+        """Return the arguments that hold the work of a step equal."""
+        measure, work = study.measure, study.workload
+        counts = {
+            "warmup": measure.warmup_steps,
+            "timed": measure.timed_steps,
+            "profiled": measure.profiled_steps,
+            "steps": measure.warmup_steps + measure.timed_steps + measure.profiled_steps,
+            "global_batch": work.global_batch,
+            "sequence_length": work.sequence_length,
+            "seed": work.seed,
+        }
+        return tuple(word.format_map(counts) for word in self.table.work)
+
+    def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
+        """Read what the job left, and check that each knob took hold."""
+        reading = super().read(study, job, result, launched_ns)
+        if isinstance(reading, Failed):
+            return reading
+        settings = {n.lower(): v for n, v in job.environment.items()}
+        fault = next(self._without_effect(study, settings, result, reading), None)
+        if fault is None:
+            return reading
+        return Failed(stage=Stage.READ, kind=FailureKind.INVALID_CONFIG, message=fault)
+
+    def _without_effect(
+        self, study: Study, settings: Mapping[str, str], result: JobResult, reading: Reading
+    ) -> Iterator[str]:
+        """Yield each knob that the launch shows no sign of."""
+        knobs = self.table.knobs
+        values = {
+            name: knob.value(settings.get(name, knob.default)) for name, knob in knobs.items()
+        }
+        names = {**facts(study.workload, study.environment), **values}
+        kinds = _collective_kinds(reading)
+        for each in self.table.evidence:
+            condition = parse(each.when)
+            if not condition.holds(names):
+                continue
+            shown_by = ", ".join(
+                f"{n}={values[n]}" for n in sorted(condition.names & values.keys())
+            )
+            missing = [k for k in each.collectives if kinds is not None and k not in kinds]
+            if missing:
+                yield (
+                    f"{shown_by} did not take hold: the traces show no {' or '.join(missing)}; "
+                    f"{each.reason}"
+                )
+            log = result.workdir / COMMAND_LOG
+            if each.log and not re.search(each.log, log.read_text("utf-8", "replace")):
+                yield f"{shown_by} did not take hold: {each.reason}, and the log does not say so"
+
+    def _has_sizes(self, study: Study) -> bool:
+        settings = {**study.space.defaults}
+        ranks = study.environment.world_size
+        return script_as_builtin(study.workload, self.meaning(study, settings), ranks) is not None
+
+
+def _collective_kinds(reading: Reading) -> set[str] | None:
+    """Return the kinds of collectives in the traces; None without traces."""
+    if reading.traces is None:
+        return None
+    from evaluator.traces.model import CollectiveKind
+
+    kinds = (int(kind) for trace in reading.traces.ranks for kind in set(trace.collectives.kind))
+    return {CollectiveKind(kind).name.lower() for kind in kinds}

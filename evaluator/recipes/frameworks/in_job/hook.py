@@ -1,0 +1,20 @@
+"""Runs the program of a launch line in this process, once a hook has changed its framework."""
+
+import os
+import runpy
+import sys
+from pathlib import Path
+
+
+def run_program() -> None:
+    """Run `-m MODULE ARGUMENTS` or `SCRIPT ARGUMENTS` of our own arguments as the main program."""
+    folders = os.environ.get("CCLSEARCH_PYTHONPATH", "").split(":")
+    sys.path[1:1] = [folder for folder in folders if folder]
+    os.environ["PYTHONPATH"] = ":".join(filter(None, [os.environ.get("PYTHONPATH"), *folders]))
+    del sys.argv[0]
+    if sys.argv[0] == "-m":
+        del sys.argv[0]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+        runpy.run_path(sys.argv[0], run_name="__main__")

@@ -1,0 +1,91 @@
+"""The study of a framework's launch line, as its own parser reads it."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe
+from evaluator.recipes.frameworks.flags import Flags
+from evaluator.recipes.frameworks.framework import FrameworkRecipe
+from evaluator.recipes.frameworks.launch_line import LaunchLine, read_script_lines
+from evaluator.recipes.frameworks.parser import Answer, ask_parser
+from records.errors import StudyError, shown
+from records.study import Study
+from search import settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameworkStudy:
+    """A study around a launch line, and what a person should know of how it was read."""
+
+    study: Study
+    line: LaunchLine
+    recipe: FrameworkRecipe
+    answer: Answer
+    notes: tuple[str, ...]
+
+
+def framework_study(
+    name: str, baseline: Path | None, words: Sequence[str], base: Study
+) -> FrameworkStudy:
+    """Return the study of a launch line, given as words or in a shell script.
+
+    Asks the framework's parser in the job's Python; nothing is launched. Raises `StudyError` for a
+    line that does not start the framework or that its parser refuses.
+    """
+    recipe = framework_recipe(name)
+    line = launch_line(recipe, baseline, words)
+    environment = {**settings.trial_environment(), **line.environment}
+    answer = ask_parser(
+        name,
+        line.python,
+        [line.arguments],
+        folder=line.folder,
+        environment=environment,
+        world_size=base.environment.world_size,
+        program=line.program,
+    )
+    error = answer.parsed[0].error if answer.parsed else None
+    if error is not None:
+        raise StudyError(f"the parser of {name} refuses the launch line: {error}")
+    study = recipe.study(line, base, answer)
+    notes = (*_notes(recipe, line, answer, study),)
+    return FrameworkStudy(study=study, line=line, recipe=recipe, answer=answer, notes=notes)
+
+
+def launch_line(recipe: FrameworkRecipe, baseline: Path | None, words: Sequence[str]) -> LaunchLine:
+    """Return the line that starts the framework; raises `StudyError` where there is no such one."""
+    if (baseline is None) == (not words):
+        raise StudyError(
+            f"--recipe {recipe.name} needs your launch line of today: in a shell script, "
+            "--baseline train.sh, or the command itself after --"
+        )
+    ours = settings.trial_environment()
+    if baseline is None:
+        lines = [LaunchLine.of(words, Path.cwd(), search_path=ours.get("PATH", os.defpath))]
+        where = shown(" ".join(words))
+    else:
+        lines, where = read_script_lines(baseline, ours), f"--baseline {baseline}"
+    found = [line for line in lines if recipe.starts(line)]
+    if found:
+        return found[-1]
+    others = [other for other in FRAMEWORKS if framework_recipe(other).starts(lines[-1])]
+    hint = f"; it looks like {others[0]}: --recipe {others[0]}" if others else ""
+    started = shown(" ".join(lines[-1].program))
+    raise StudyError(f"{where} starts {started}, which is not {recipe.table.title}{hint}")
+
+
+def _notes(
+    recipe: FrameworkRecipe, line: LaunchLine, answer: Answer, study: Study
+) -> Iterator[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
+    yield f"{versions} ({line.python})"
+    _, caveat = Flags.of(recipe.name, answer.versions.get(recipe.table.packages[0]))
+    if caveat is not None:
+        yield caveat
+    knobs = ", ".join(
+        f"{d.name}={study.space.defaults.get(d.name, (d.choices or ('',))[0])}"
+        for d in study.space.dimensions
+    )
+    yield f"knobs, with today's values as the seed: {knobs}"

@@ -93,17 +93,17 @@ def steps(items: Iterable[Any] | None = None, *, accumulate: int = 1) -> Iterato
             trial.write(f"the loop over cclsearch.steps() ended after {trial.progress}")
 
 
-def log(*, loss: object = None, tokens: int | None = None) -> None:
-    """Report the loss of this step and the tokens that this rank fed in it.
+def log(*, loss: object = None, tokens: int | None = None, grad_norm: object = None) -> None:
+    """Report the loss of this step, the tokens that this rank fed, and the norm of all gradients.
 
-    The loss may be a tensor; it is read when all steps are done. A token counts on one rank only,
-    so ranks that share a batch (tensor or pipeline parallelism) let one of them report it. Of
-    several calls in a step, the tokens are added and the losses averaged. Outside a trial this does
-    nothing.
+    Loss and norm may be tensors; they are read when all steps are done. A token counts on one rank
+    only, so ranks that share a batch (tensor or pipeline parallelism) let one of them report it. Of
+    several calls in a step, the tokens are added, and losses and norms averaged. Outside a trial
+    this does nothing.
     """
     trial = _trial()
     if trial is not None:
-        trial.log(loss, tokens)
+        trial.log(loss, tokens, grad_norm)
 
 
 def in_trial() -> bool:
@@ -230,6 +230,7 @@ class _Trial:
             int(_ENVIRONMENT.get(f"{name}_STEPS", "0")) for name in ("WARMUP", "TIMED", "PROFILED")
         )
         self._losses: dict[int, list[Any]] = {}
+        self._grad_norms: dict[int, list[Any]] = {}
         self._tokens: dict[int, int] = {}
         self._profiler: Any = None
         self._step = ExitStack()
@@ -245,10 +246,11 @@ class _Trial:
     def _done(self) -> int:
         return max(0, len(self.marks_s) - 1)
 
-    def log(self, loss: object, tokens: int | None) -> None:
-        if loss is not None:
-            losses = self._losses.setdefault(self._done, [])
-            losses.append(loss.detach() if hasattr(loss, "detach") else loss)
+    def log(self, loss: object, tokens: int | None, grad_norm: object) -> None:
+        for value, steps in ((loss, self._losses), (grad_norm, self._grad_norms)):
+            if value is not None:
+                values = steps.setdefault(self._done, [])
+                values.append(value.detach() if hasattr(value, "detach") else value)
         if tokens is not None:
             self._tokens[self._done] = self._tokens.get(self._done, 0) + int(tokens)
 
@@ -283,7 +285,8 @@ class _Trial:
             "rank": self._rank,
             "warmup_times_s": times_s[: self._warmup],
             "step_times_s": times_s[self._warmup : self._warmup + self._timed],
-            "losses": [sum(map(float, step)) / len(step) for step in self._losses.values()],
+            "losses": _means(self._losses),
+            "grad_norms": _means(self._grad_norms),
             "tokens": list(self._tokens.values()),
             "peak_memory_bytes": _peak_memory_bytes(),
             "versions": _versions(),
@@ -314,6 +317,11 @@ class _Trial:
         if self._profiler is not None:
             self._profiler.stop()
             self._profiler.export_chrome_trace(str(self._folder / f"rank{self._rank}.json"))
+
+
+def _means(steps: Mapping[int, list[Any]]) -> list[float]:
+    """Return the mean of what was reported in each step."""
+    return [sum(map(float, values)) / len(values) for values in steps.values()]
 
 
 def _wait_for_devices() -> None:

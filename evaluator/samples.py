@@ -262,12 +262,18 @@ def _seconds(steps: list[Window]) -> tuple[float, ...]:
 
 TOLERANCE = {"fp32": 2e-3, "bf16": 5e-2}
 """Largest relative difference of a loss; reduction order alone gives about 1e-5 in fp32."""
+GRAD_NORM_RATIO = 1.25
+"""Largest ratio of gradient norms of equal work: one that lacks half of the ranks is off by 1.41.
+
+Losses do not show that gradients have the wrong scale, as Adam does not depend on it.
+"""
 
 
 def other_work(measured: Measurement, reference: Measurement, study: Study) -> Failed | None:
-    """Return a failure when the losses differ step by step from those of the reference trial.
+    """Return a failure when losses or gradient norms differ from those of the reference trial.
 
-    Steps of other batch sizes have other losses: these are not compared.
+    Losses are compared step by step, norms by the median ratio of all steps. Steps of other batch
+    sizes have others: these are not compared.
     """
     if measured.tokens_per_step != reference.tokens_per_step:
         return None
@@ -278,4 +284,12 @@ def other_work(measured: Measurement, reference: Measurement, study: Study) -> F
                 f"computed something else: loss {loss:.4f} at step {step}, "
                 f"the first measured trial had {expected:.4f}"
             )
+    norms = list(zip(measured.grad_norms, reference.grad_norms, strict=False))
+    ratio = median(norm / expected for norm, expected in norms if expected > 0) if norms else 1
+    if not 1 / GRAD_NORM_RATIO <= ratio <= GRAD_NORM_RATIO:
+        norm, expected = norms[0]
+        return unequal_work(
+            f"computed something else: gradient norm {norm:.4g} at step 0, the first measured "
+            f"trial had {expected:.4g}; losses alone may not show it"
+        )
     return None

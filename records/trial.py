@@ -264,6 +264,8 @@ class Measurement:
     """Whether a step processed other tokens than the study's workload, as its objective allows."""
     versions: Mapping[str, str] = field(default_factory=dict)
     """Versions of the job's own Python and frameworks, by name, as far as it reported them."""
+    grad_norms: tuple[float, ...] = ()
+    """Norm of all gradients in each step that it was reported for, before any clipping."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:

@@ -94,10 +94,11 @@ def test_what_is_logged_is_reported_by_step(run: Run) -> None:
     script = """
 for n in cclsearch.steps():
     cclsearch.log(loss=n / 2, tokens=7)
-    cclsearch.log(tokens=1)
+    cclsearch.log(tokens=1, grad_norm=n + 1)
 """
     _, (rank,) = run(script, steps=(1, 2, 0))
     assert (rank["losses"], rank["tokens"]) == ([0.0, 0.5, 1.0], [8, 8, 8])
+    assert rank["grad_norms"] == [1.0, 2.0, 3.0]
 
 
 def test_a_step_may_accumulate_several_items(run: Run) -> None:

@@ -135,6 +135,7 @@ class StepsReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_step: int | None = None
     step_times_s: list[list[float]] | None = None
     losses: list[float] = []
+    grad_norms: list[float] = []
     peak_memory_bytes: list[int] = []
     warmup_times_s: list[list[float]] | None = None
     torch_version: str | None = None
@@ -154,6 +155,7 @@ class RankSteps(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: dict[str, str]
     fault: str | None
     device_count: int | None = None
+    grad_norms: list[float] = []
 
 
 def read_script(
@@ -300,16 +302,22 @@ def _of_all_ranks(folder: TraceFolder, rank_count: int) -> StepsReport | str:
             f"steps fed from {min(tokens)} to {max(tokens)} tokens, so their times do not "
             "compare; feed the same number in each step"
         )
-    losses = zip(*(rank.losses for rank in ranks if rank.losses), strict=False)
     return StepsReport(
         tokens_per_step=next(iter(tokens), None),
         step_times_s=[rank.step_times_s for rank in ranks],
-        losses=[statistics.fmean(step) for step in losses],
+        losses=_means_of_ranks([rank.losses for rank in ranks]),
+        grad_norms=_means_of_ranks([rank.grad_norms for rank in ranks]),
         peak_memory_bytes=[rank.peak_memory_bytes for rank in ranks],
         warmup_times_s=[rank.warmup_times_s for rank in ranks],
         versions=ranks[0].versions,
         device_count=ranks[0].device_count,
     )
+
+
+def _means_of_ranks(ranks: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean of each step over the ranks that report any."""
+    steps = zip(*(values for values in ranks if values), strict=False)
+    return [statistics.fmean(step) for step in steps]
 
 
 def _decoded(folder: TraceFolder, path: Path, kind: type[_Report]) -> _Report:
@@ -366,6 +374,7 @@ def _reading(
             step_times_s=tuple(tuple(steps) for steps in timed),
             warmup_times_s=tuple(map(tuple, report.warmup_times_s or [[]] * job.world_size)),
             losses=tuple(report.losses),
+            grad_norms=tuple(report.grad_norms),
             tokens_per_step=report.tokens_per_step or study.workload.tokens_per_step,
             peak_memory_bytes=tuple(report.peak_memory_bytes),
             wall_s=result.wall_s,

@@ -44,6 +44,27 @@ def test_losses_that_differ_by_more_than_rounding_are_other_work(study):
     )
 
 
+NORMED = replace(REFERENCE, grad_norms=(2.1, 1.7, 1.5))
+
+
+@pytest.mark.parametrize("norms", [(2.1, 1.7, 1.5), (2.5, 1.5, 1.4), (2.2, 1.5, 0.9, 0.1), ()])
+def test_gradient_norms_of_one_scale_are_the_same_work(norms, study):
+    assert other_work(replace(REFERENCE, grad_norms=norms), NORMED, study) is None
+
+
+@pytest.mark.parametrize("scale", [0.5, 2**-0.5, 512.0])
+def test_gradients_of_another_scale_are_other_work_although_losses_are_equal(scale, study):
+    scaled = replace(REFERENCE, grad_norms=tuple(norm * scale for norm in NORMED.grad_norms))
+
+    failed = other_work(scaled, NORMED, study)
+
+    assert failed.kind is FailureKind.INVALID_CONFIG
+    assert failed.message == (
+        f"computed something else: gradient norm {2.1 * scale:.4g} at step 0, the first measured "
+        "trial had 2.1; losses alone may not show it"
+    )
+
+
 @pytest.mark.parametrize(("precision", "same"), [("fp32", False), ("bf16", True), ("fp8", True)])
 def test_a_coarser_precision_allows_for_more_rounding(precision, same, study):
     coarse = replace(study, workload=replace(study.workload, precision=precision))

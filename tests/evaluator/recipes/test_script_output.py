@@ -49,11 +49,11 @@ def test_the_versions_of_the_job_are_those_that_it_reports(tried):
 
 
 def test_losses_and_memory_are_taken_where_a_script_reports_them(tried):
-    more = '"losses": [4, 3.5], "peak_memory_bytes": [1024, 2048]'
+    more = '"losses": [4, 3.5], "grad_norms": [2], "peak_memory_bytes": [1024, 2048]'
     measured = tried(f"steps '{{\"tokens_per_step\": 256, {more}}}'; traces").outcome
 
     measurement = measured.measurement
-    assert measurement.losses == (4.0, 3.5)
+    assert (measurement.losses, measurement.grad_norms) == ((4.0, 3.5), (2.0,))
     assert measured.metric("peak_memory") == 2048
     assert (measurement.profiled, measurement.tokens_verified) == (True, True)
 

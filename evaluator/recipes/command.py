@@ -103,13 +103,14 @@ _OF_THE_SYSTEM = (
     *("IFS", "ENV", "BASH*", "SHELL*", "PS4", "PROMPT_COMMAND", "CDPATH", "GLOBIGNORE"),
     *("PWD", "OLDPWD", "USER", "LOGNAME", "UID", "EUID", "TMPDIR", "TERM"),
 )
-_OF_THE_JOB = (
+OF_THE_JOB = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"),
     *("GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE", "MASTER_*", "TORCHELASTIC_*", "CCLSEARCH_*"),
     *("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"),
     "HIP_VISIBLE_DEVICES",
 )
-_SECRET = re.compile(r"KEY(_|$)|TOKEN(_|$)|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
+SECRET = re.compile(r"(KEY|TOKEN|AUTH)(_|$)|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
+"""Names of variables that a study does not record."""
 
 
 def check_variables(study: Study, command: Command) -> None:
@@ -123,7 +124,7 @@ def check_variables(study: Study, command: Command) -> None:
     names = variable_names(study.space, command)
     for knob, name in names.items():
         where = f"[command.export] {knob}" if knob in command.export else f"[space] {knob!r}"
-        _check_name(name, where, (*WORK_VARIABLES, *_OF_THE_SYSTEM, *_OF_THE_JOB))
+        _check_name(name, where, (*WORK_VARIABLES, *_OF_THE_SYSTEM, *OF_THE_JOB))
         if list(names.values()).count(name) > 1:
             raise StudyError(f"{where}: another knob is exported as {name} too; rename one")
     _check_fixed(command, tuple(names.values()))
@@ -252,7 +253,7 @@ def _check_fixed(command: Command, of_knobs: Sequence[str]) -> None:
             raise StudyError(f"{where}: no program can be given {shown(name)} = {shown(value)}")
         if name in (*WORK_VARIABLES, *of_knobs):
             raise StudyError(f"{where} is set by each trial; leave it out")
-        if _SECRET.search(name):
+        if SECRET.search(name):
             raise StudyError(
                 f"{where} looks like a secret, and a study is stored; "
                 "let the script read it from a file"

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe
@@ -35,7 +35,7 @@ def framework_study(
     line that does not start the framework or that its parser refuses.
     """
     recipe = framework_recipe(name)
-    line = launch_line(recipe, baseline, words)
+    line, left_out = recipe.without_secrets(launch_line(recipe, baseline, words))
     environment = {**settings.trial_environment(), **line.environment}
     answer = ask_parser(
         name,
@@ -50,7 +50,7 @@ def framework_study(
     if error is not None:
         raise StudyError(f"the parser of {name} refuses the launch line: {error}")
     study = recipe.study(line, base, answer)
-    notes = (*_notes(recipe, line, answer, study),)
+    notes = (*left_out, *_notes(recipe, line, answer, study))
     return FrameworkStudy(study=study, line=line, recipe=recipe, answer=answer, notes=notes)
 
 
@@ -63,17 +63,46 @@ def launch_line(recipe: FrameworkRecipe, baseline: Path | None, words: Sequence[
         )
     ours = settings.trial_environment()
     if baseline is None:
-        lines = [LaunchLine.of(words, Path.cwd(), search_path=ours.get("PATH", os.defpath))]
+        line = LaunchLine.of(words, Path.cwd(), search_path=ours.get("PATH", os.defpath))
+        script = _shell_script(line)
+        lines = [line]
+        if script:
+            found = read_script_lines(*script, {**line.environment, **ours})
+            own = line.environment
+            lines = [replace(each, environment={**own, **each.environment}) for each in found]
         where = shown(" ".join(words))
     else:
-        lines, where = read_script_lines(baseline, ours), f"--baseline {baseline}"
-    found = [line for line in lines if recipe.starts(line)]
-    if found:
-        return found[-1]
-    others = [other for other in FRAMEWORKS if framework_recipe(other).starts(lines[-1])]
-    hint = f"; it looks like {others[0]}: --recipe {others[0]}" if others else ""
-    started = shown(" ".join(lines[-1].program))
-    raise StudyError(f"{where} starts {started}, which is not {recipe.table.title}{hint}")
+        lines, where = read_script_lines(baseline, (), ours), f"--baseline {baseline}"
+    chosen = next((line for line in reversed(lines) if recipe.starts(line)), None)
+    if chosen is None:
+        raise StudyError(f"{where} starts {_other(lines[-1], recipe)}")
+    if chosen.node_count > 1:
+        raise StudyError(
+            f"{where} starts {chosen.node_count} nodes; a recipe searches on this machine "
+            "alone and does not support clusters yet; give the line for one node"
+        )
+    return chosen
+
+
+def _shell_script(line: LaunchLine) -> tuple[Path, tuple[str, ...]] | None:
+    """Return the shell script that a line starts, with its arguments; None where it starts none."""
+    words = line.words
+    if Path(words[0]).name in {"bash", "sh"}:
+        words = words[1:]
+    path = Path(words[0]) if words else Path()
+    is_script = path.suffix in {".sh", ".bash"} and path.is_file()
+    return (path, words[1:]) if is_script else None
+
+
+def _other(line: LaunchLine, recipe: FrameworkRecipe) -> str:
+    """Return what a line starts instead of the framework, and what to do about it."""
+    started = f"{shown(' '.join(line.program))}, which is not {recipe.table.title}"
+    if Path(line.program[0]).name in {"srun", "mpirun", "sbatch"}:
+        return f"{started}; recipes do not support clusters yet: give the line of one node"
+    for name in FRAMEWORKS:
+        if framework_recipe(name).starts(line):
+            return f"{started}; it looks like {framework_recipe(name).table.title}: --recipe {name}"
+    return f"{started}; give the line that starts it, or use another of `cclsearch recipes`"
 
 
 def _notes(

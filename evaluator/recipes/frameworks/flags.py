@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Literal, Self
 
 import msgspec
@@ -124,9 +125,17 @@ class Flags:
         return word.startswith("-") and not _NEGATIVE_NUMBER.match(word)
 
 
+def folder_of(framework: str) -> Path:
+    """Return the folder of a framework's module, where everything that is data lies too."""
+    found = find_spec(f"evaluator.recipes.frameworks.{framework}")
+    if found is None or found.origin is None:
+        raise StudyError(f"{framework!r} is no framework")
+    return Path(found.origin).parent
+
+
 def recorded_versions(framework: str) -> list[str]:
     """Return the versions of a framework whose flags are recorded, the oldest first."""
-    names = (path.name for path in (files("evaluator.recipes.frameworks") / SCHEMAS).iterdir())
+    names = (path.name for path in (folder_of(framework) / SCHEMAS).iterdir())
     found = (re.fullmatch(rf"{re.escape(framework)}-(.+)\.json", name) for name in names)
     return sorted((match[1] for match in found if match), key=_numbers)
 
@@ -150,7 +159,7 @@ def _value_fault(flag: Flag, value: str | None) -> str | None:
 
 @cache
 def _document(framework: str, version: str) -> _Document:
-    path = files("evaluator.recipes.frameworks") / SCHEMAS / f"{framework}-{version}.json"
+    path = folder_of(framework) / SCHEMAS / f"{framework}-{version}.json"
     return msgspec.json.decode(path.read_bytes(), type=_Document)
 
 

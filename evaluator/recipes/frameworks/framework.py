@@ -7,8 +7,8 @@ what shows that a knob took hold. `NAME.py` has what data cannot say.
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import cached_property
-from importlib.resources import files
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -20,18 +20,27 @@ from evaluator.ports import Job, JobResult, Reading
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.protocol import COMMAND_LOG
 from evaluator.recipes.builtin import FITS, counts_ranks
-from evaluator.recipes.command import ARGS, RANKS_RULE, CommandRecipe, locate
-from evaluator.recipes.frameworks.flags import Flags
+from evaluator.recipes.command import (
+    ARGS,
+    OF_THE_JOB,
+    RANKS_RULE,
+    SECRET,
+    WORK_VARIABLES,
+    CommandRecipe,
+    locate,
+)
+from evaluator.recipes.frameworks.flags import Flags, folder_of
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer
 from evaluator.recipes.knobs import Knob, KnobTable, Rules, new_rule, new_rules
 from records.errors import StudyError
 from records.expression import Rule, facts, parse
+from records.scrub import Scrubber
 from records.study import Command, Dimension, SearchSpace, Study, Value, choices_of
 from records.trial import Config, Failed, FailureKind, Stage
 from records.workload import Workload
 
-IN_JOB = "evaluator.recipes.frameworks.in_job"
+IN_JOB = "in_job"
 _LAUNCHER_COUNTS = {
     "torchrun": "--nproc-per-node",
     "accelerate": "--num_processes",
@@ -43,6 +52,10 @@ _RENDEZVOUS = re.compile(
     r"|num_processes|num_machines|machine_rank|main_process_(ip|port)|num_gpus|num_nodes|standalone)"
 )
 """Options of launchers that a trial sets: each has its own ranks and a free port."""
+_SECRET_FLAG = re.compile(
+    r"(api|access|private)_?key|(hf|hub|auth|access|api)_?token|secret|passw|credential|cookie",
+    re.IGNORECASE,
+)
 
 
 class FrameworkKnob(Knob, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -123,7 +136,7 @@ class FrameworkRecipe(CommandRecipe):
     @cached_property
     def table(self) -> FrameworkTable:
         """What is known of the framework as data."""
-        text = (files("evaluator.recipes.frameworks") / f"{self.name}.toml").read_text("utf-8")
+        text = (folder_of(self.name) / f"{self.name}.toml").read_text("utf-8")
         return msgspec.toml.decode(text, type=FrameworkTable)
 
     # From a launch line to a study.
@@ -242,20 +255,46 @@ class FrameworkRecipe(CommandRecipe):
                 kept.append(word)
             elif "=" not in word and words and not words[0].startswith("-"):
                 words.pop(0)
-        name = Path(kept[0]).name if "torch.distributed.run" not in kept else "torchrun"
-        own = [f"{_LAUNCHER_COUNTS[name]}={{rank_count}}"]
-        own += ["--standalone"] if name == "torchrun" else []
+        own = [f"{_LAUNCHER_COUNTS[line.launcher_name]}={{rank_count}}"]
+        own += ["--standalone"] if line.launcher_name == "torchrun" else []
         return (*kept, *own)
 
     def _variables(self, line: LaunchLine) -> dict[str, str]:
         """Return the variables of a job: those of the line, then those of the framework."""
-        path = (
-            f"{line.folder}:{line.environment['PYTHONPATH']}"
-            if "PYTHONPATH" in (line.environment)
-            else str(line.folder)
-        )
-        own = {n: v for n, v in line.environment.items() if n != "PYTHONPATH"}
+        given = line.environment
+        path = ":".join(filter(None, (str(line.folder), given.get("PYTHONPATH"))))
+        own = {name: value for name, value in given.items() if name != "PYTHONPATH"}
         return {**own, **self.table.environment, "CCLSEARCH_PYTHONPATH": path}
+
+    def without_secrets(self, line: LaunchLine) -> tuple[LaunchLine, list[str]]:
+        """Return a line without secrets and without what each trial sets, and what was left out."""
+        secret = {n for n, v in line.environment.items() if SECRET.search(n) or _is_token(v)}
+        ours = {*WORK_VARIABLES, *map(str.upper, self.table.knobs)}
+        set_by_us = {
+            name
+            for name in line.environment.keys() - secret
+            if name in ours or any(fnmatchcase(name, pattern) for pattern in OF_THE_JOB)
+        }
+        flags, _ = Flags.of(self.name, None)
+        kept: list[str] = []
+        for flag, value, words in flags.split(line.arguments):
+            if value and (_SECRET_FLAG.search(flag.replace("-", "_")) or _is_token(value)):
+                secret.add(flag)
+            else:
+                kept += words
+        own = {n: v for n, v in line.environment.items() if n not in secret | set_by_us}
+        notes = []
+        if secret:
+            notes.append(
+                f"{', '.join(sorted(secret))} of the launch line: left out as a secret, which no "
+                "trial gets and no study records; let the framework read it from a file"
+            )
+        if set_by_us:
+            notes.append(
+                f"{', '.join(sorted(set_by_us))} of the launch line: left out, as each trial has "
+                "its own"
+            )
+        return replace(line, arguments=tuple(kept), environment=own), notes
 
     # The port.
 
@@ -329,13 +368,17 @@ class FrameworkRecipe(CommandRecipe):
     def job(self, study: Study, config: Config) -> Job:
         """Return the job of one configuration, with what times and profiles its steps."""
         job = super().job(study, config)
-        shared = ("hook.py", f"hook_{self.name}.py")
-        hooks = {n: p.read_text("utf-8") for n in shared if (p := files(IN_JOB) / n).is_file()}
+        ours = (Path(__file__).parent / IN_JOB / "hook.py", self._hook)
+        hooks = {path.name: path.read_text("utf-8") for path in ours if path.is_file()}
         return replace(
             job,
             argv=self.hooked(LaunchLine.of(job.argv, Path())) if len(hooks) > 1 else job.argv,
             files={**job.files, **hooks, **self.files(study, config)},
         )
+
+    @property
+    def _hook(self) -> Path:
+        return folder_of(self.name) / IN_JOB / f"hook_{self.name}.py"
 
     def files(self, study: Study, config: Config) -> Mapping[str, str]:  # noqa: ARG002 - for subclasses
         """Return more files for the folder of the job, such as a changed configuration file."""
@@ -425,6 +468,11 @@ class FrameworkRecipe(CommandRecipe):
         settings = {**study.space.defaults}
         ranks = study.environment.world_size
         return script_as_builtin(study.workload, self.meaning(study, settings), ranks) is not None
+
+
+def _is_token(text: str) -> bool:
+    """Whether a text holds what has the form of a key or a token."""
+    return Scrubber().secrets(text) != text
 
 
 def _collective_kinds(reading: Reading) -> set[str] | None:

@@ -6,11 +6,11 @@
 import json
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib.resources import files
 from pathlib import Path
 
 import msgspec
 
+from evaluator.recipes.frameworks.flags import folder_of
 from records.errors import StudyError, shown
 from records.study import Value
 
@@ -50,7 +50,7 @@ def ask_parser(
 
     Raises `StudyError` when the framework is not installed there, or gives no answer.
     """
-    script = files("evaluator.recipes.frameworks.in_job") / f"parse_{framework}.py"
+    script = folder_of(framework) / "in_job" / f"parse_{framework}.py"
     request = {
         "lines": [list(line) for line in lines],
         "world_size": world_size,

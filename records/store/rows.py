@@ -11,7 +11,7 @@ from records.codec import from_fields, from_json
 from records.errors import StudyError, shown
 from records.llm_exchange import ExchangeSummary
 from records.study import Study
-from records.trial import Config, Measured, MetricValue, Outcome, Policy
+from records.trial import Config, Measured, MetricValue, Policy
 
 MOST_TAGS, TAG_CHARS, NOTES_CHARS = 20, 40, 10_000
 Row: TypeAlias = Mapping[str, str | int | float | None]
@@ -126,11 +126,6 @@ def to_study_row(row: Row) -> StudyRow:
 def to_config(text: object) -> Config | None:
     """Configuration from its stored text, if it has any."""
     return Config(json.loads(str(text))) if text else None
-
-
-def to_outcome(text: str) -> Outcome:
-    """Outcome from its stored text."""
-    return from_json(Outcome, text)  # type: ignore[arg-type]  # a union is not a type[T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

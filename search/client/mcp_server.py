@@ -1,4 +1,4 @@
-"""The MCP server, by which a language model reads everything in a service and submits studies.
+"""The MCP server, by which a language model reads a service, submits studies and races, and labels.
 
 Nothing here cancels, resumes or deletes: that is for people.
 """
@@ -23,6 +23,7 @@ from search.service.models import (
     QueuedStudy,
     Scalar,
     StudyFull,
+    StudyLabels,
     StudyShort,
     TrialFull,
     TrialsCompared,
@@ -172,6 +173,20 @@ class Tools:
         study = self._client.submit_request(given)
         return QueuedStudy(id=study.id, status=study.now().status)
 
+    def race_trials(self, study_id: StudyId, a: Ordinal, b: Ordinal) -> QueuedStudy:
+        """Launch two measured trials again, interleaved, until one is shown to be better."""
+        race = self._client.study(study_id).race(a, b)
+        return QueuedStudy(id=race.id, status=race.now().status)
+
+    def label_study(
+        self,
+        study_id: StudyId,
+        tags: list[str] | None = None,
+        notes: str | None = None,
+    ) -> StudyLabels:
+        """Change the tags or the notes of a study; what is not given stays."""
+        return self._client.study(study_id).label(tags=tags, notes=notes)
+
 
 def server_over(client: Client) -> MCPServer:
     """An MCP server whose tools ask a service."""
@@ -194,7 +209,8 @@ def server_over(client: Client) -> MCPServer:
         tools.leaderboard,
     ):
         server.add_tool(_refusing(read), annotations=READS)
-    server.add_tool(_refusing(tools.submit_study), annotations=SUBMITS)
+    for write in (tools.submit_study, tools.race_trials, tools.label_study):
+        server.add_tool(_refusing(write), annotations=SUBMITS)
     return server
 
 

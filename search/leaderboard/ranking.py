@@ -284,14 +284,18 @@ def gather_submissions(
     on_study: Callable[[int], None],
     submission_of: SubmissionOf = study_submission,
 ) -> tuple[list[Submission], tuple[str, ...]]:
-    """Submissions of this work, and what was left out; of all studies where none is named.
+    """Submissions of this work, and what was left out.
+
+    Of all studies that are not archived, where none is named.
 
     `on_study` is called with the number of studies read so far. Raises `StudyError` for a study
     that does not exist.
     """
     submissions, without = list[Submission](), list[str]()
     known, _ = loaded_metrics()
-    for count, row in enumerate([store.find(s) for s in studies] or store.studies()):
+    named = [store.find(study) for study in studies]
+    listed = named or [row for row in store.studies() if not row.labels.archived]
+    for count, row in enumerate(listed):
         on_study(count)
         if workload is not None and not Work.of(row.study.workload, None).is_called(workload):
             continue

@@ -6,6 +6,7 @@ They need a browser, so they are not among the tests that `make test` runs: `mak
 import re
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 PATIENCE_MS = 240_000
@@ -256,6 +257,8 @@ def test_every_page_can_be_read_in_every_look(visit, finished, shoot, name, look
         # A phone zooms out until a page fits, so its window is no measure.
         width = page.evaluate("Math.max(document.documentElement.scrollWidth, innerWidth)")
         assert width <= LOOKS[look]["viewport"]["width"]  # nothing hangs out of the page
+        found = Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa", "wcag21aa"]})
+        assert not found.violations_count, found.generate_report()
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from evaluator.timing.decision import Spread
 from records.codec import to_json
-from records.store.rows import ComputedMetric
+from records.store.rows import ComputedMetric, Labels
 from records.store.store import Store
 from search.leaderboard.ranking import leaderboard
 from search.leaderboard.submission import Reading, Submission, Work
@@ -85,6 +85,17 @@ def test_only_what_did_the_same_work_is_ranked_as_far_as_it_can_be_told_apart(to
     assert board["notes"] == [
         "left out 1 study without a measured trial within its limits: nothing"
     ]
+
+
+def test_an_archived_study_is_ranked_only_where_it_is_named(told, root):
+    with closing(Store(root)) as store:
+        store.label("fast", Labels(archived=True))
+
+    def listed(*names):
+        return [each["name"] for g in told(*names)["groups"] for each in g["submissions"]]
+
+    assert "fast" not in listed()
+    assert "fast" in listed("fast", "slow")
 
 
 def test_a_line_says_how_sure_it_is(told, cclsearch, root):

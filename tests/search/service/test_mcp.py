@@ -60,7 +60,10 @@ def test_a_program_finds_the_tools_and_reads_a_study_over_standard_input(shared)
 
     assert name == "cclsearch"
     reads = {n for n, tool in tools.items() if tool.annotations.read_only_hint}
-    assert (len(reads), set(tools) - reads) == (9, {"submit_study"})
+    assert (len(reads), set(tools) - reads) == (
+        9,
+        {"submit_study", "race_trials", "label_study"},
+    )
     assert all(tool.description and tool.output_schema for tool in tools.values())
     assert study["best"]["value"] == 0.25
 
@@ -128,6 +131,12 @@ def test_a_study_is_submitted_for_an_environment_that_is_offered(served):
     assert (entered["status"], study["most_trials"]) == ("queued", 2)
 
 
+def test_a_study_is_labelled(served):
+    labels = asking(served)("label_study", **STUDY, tags=["nightly"]).structured_content
+
+    assert (labels["tags"], labels["archived"]) == (["nightly"], False)
+
+
 @pytest.mark.parametrize(
     ("tool", "role", "arguments", "words"),
     [
@@ -136,6 +145,7 @@ def test_a_study_is_submitted_for_an_environment_that_is_offered(served):
         ("get_trial", "read", {**STUDY, "ordinal": -1}, "greater than or equal to 0"),
         ("submit_study", "submit", {"environment": "moon"}, "environment 'moon' is not offered"),
         ("submit_study", "read", {}, "role submit"),
+        ("race_trials", "submit", {**STUDY, "a": 0, "b": 1}, "was not submitted here"),
     ],
 )
 def test_what_is_refused_is_told_in_our_words(ask, tool, role, arguments, words):

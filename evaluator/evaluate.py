@@ -25,7 +25,7 @@ from evaluator.launchers.interleaved import (
 from evaluator.machine import Snapshot, conditions_between, gpu_conditions, take_snapshot
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
-from evaluator.ports import Job, JobResult, Launcher, PhaseListener, Reading, Recipe
+from evaluator.ports import Job, JobResult, Jobs, Launcher, PhaseListener, Reading
 from evaluator.timing.steady import steady_part
 from evaluator.traces.analysis.breakdown import JobSplit, breakdown
 from evaluator.traces.analysis.collectives import Exposure, exposures, work_digest
@@ -156,7 +156,7 @@ class TrialEvaluator:
 
     def __init__(
         self,
-        recipe: Recipe,
+        recipe: Jobs,
         launcher: Launcher,
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,

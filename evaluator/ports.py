@@ -62,8 +62,26 @@ class Reading:
     traces: "TraceSet | None"
 
 
-class Recipe(Protocol):
-    """Turns a configuration into a job for one framework, and reads what the job left."""
+class Jobs(Protocol):
+    """Turns a configuration into a job, and reads what the job left."""
+
+    def job(self, study: Study, config: Config) -> "Job":
+        """Return the job; raises `StudyError` when the study lacks what the framework needs."""
+        ...
+
+    def read(
+        self, study: Study, job: "Job", result: "JobResult", launched_ns: int
+    ) -> Reading | Failed:
+        """Read what a job that went well left; raises `TraceError` for a trace it refuses.
+
+        `launched_ns` is the launch in nanoseconds since the Unix epoch, by the clock that dates
+        the files in the job's folder.
+        """
+        ...
+
+
+class Recipe(Jobs, Protocol):
+    """What is known of one framework: its knobs, its rules and its jobs."""
 
     def complete(self, study: Study) -> Study:
         """Add the rules that the recipe knows of its knobs; a complete study is unchanged."""
@@ -86,20 +104,6 @@ class Recipe(Protocol):
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:
         """Choose what a job may see of our environment, from which secrets are already gone."""
-        ...
-
-    def job(self, study: Study, config: Config) -> "Job":
-        """Return the job; raises `StudyError` when the study lacks what the framework needs."""
-        ...
-
-    def read(
-        self, study: Study, job: "Job", result: "JobResult", launched_ns: int
-    ) -> Reading | Failed:
-        """Read what a job that went well left; raises `TraceError` for a trace it refuses.
-
-        `launched_ns` is the launch in nanoseconds since the Unix epoch, by the clock that dates
-        the files in the job's folder.
-        """
         ...
 
 

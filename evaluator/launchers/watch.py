@@ -10,6 +10,7 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -392,12 +393,17 @@ def take_stacks(
         stacks = path.read_bytes()[header_bytes:]
         if stacks:
             (folder / path.name).write_bytes(stacks)
-    spy = shutil.which("py-spy", path=environment.get("PATH", os.defpath))
+    spy = py_spy(environment.get("PATH", os.defpath))
     others = [pid for pid in processes if pid not in asked][:SPIED_COUNT]
     if spy is not None:
         _spy(spy, others, folder)
     elif others and not asked:
         (folder / NO_SPY).write_text("py-spy is not on the PATH of the job\n", encoding="utf-8")
+
+
+def py_spy(search_path: str) -> str | None:
+    """Return the program that shows the stacks of any Python, on a job's PATH or beside ours."""
+    return shutil.which("py-spy", path=f"{search_path}:{Path(sys.executable).parent}")
 
 
 def _ask(processes: Sequence[int], paths: Sequence[Path]) -> dict[int, tuple[Path, int]]:

@@ -4,6 +4,7 @@
 """
 
 import json
+import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,11 @@ import typer
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
+from evaluator.launchers.watch import py_spy
 from evaluator.machine import local_environment
 from evaluator.objective import may_vary_work
-from evaluator.ports import Job, JobResult, Reading
+from evaluator.ports import Job, JobResult, Reading, Recipe
+from evaluator.recipes.catalog import FRAMEWORKS, recipe_of
 from evaluator.recipes.command import CommandRecipe
 from evaluator.recipes.script_output import ScriptOutput, StepsReport, script_output
 from evaluator.traces.model import TraceSet
@@ -30,7 +33,8 @@ from search.cli.options import JsonOption, StudyOptions, examples, print_result,
 from search.study.script_study import THROUGHPUT, Script, read_script, study_text
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
-from search.views.format import format_count, format_flags, format_number
+from search.views.format import format_count, format_number
+from search.views.study import arguments_text
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -205,10 +209,11 @@ def _write_new(path: Path, script: Script) -> None:
         raise StudyError(f"{path} cannot be written: {error}") from error
 
 
-class _Probe(CommandRecipe):
+class _Probe:
     """Remembers all that a script left; it may process any number of tokens if `any_work`."""
 
-    def __init__(self, *, any_work: bool = False) -> None:
+    def __init__(self, recipe: Recipe, *, any_work: bool = False) -> None:
+        self.recipe = recipe
         self.any_work = any_work
         self.output: ScriptOutput | None = None
 
@@ -218,6 +223,10 @@ class _Probe(CommandRecipe):
         report = self.output and self.output.report
         return report.tokens_per_step if isinstance(report, StepsReport) else None
 
+    def job(self, study: Study, config: Config) -> Job:
+        """Return the job of the recipe."""
+        return self.recipe.job(study, config)
+
     def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
         """Read what the script left."""
         if study.command is not None:
@@ -225,16 +234,16 @@ class _Probe(CommandRecipe):
         if self.any_work and self.tokens is not None:
             workload = replace(study.workload, global_batch=self.tokens, sequence_length=1)
             study = replace(study, workload=workload)
-        return super().read(study, job, result, launched_ns)
+        return self.recipe.read(study, job, result, launched_ns)
 
 
-def _launch_once(study: Study, recipe: _Probe) -> Outcome:
+def _launch_once(study: Study, probe: _Probe) -> Outcome:
     """Launch the first configuration of a study, outside of any store."""
-    recipe.check(study)
-    environment = recipe.inherited(study, settings.trial_environment())
+    probe.recipe.check(study)
+    environment = probe.recipe.inherited(study, settings.trial_environment())
     launcher = LocalLauncher(environment, study.launch.threads_per_rank)
     try:
-        evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
+        evaluator = TrialEvaluator(probe, launcher, lambda _phase: None)
         with tempfile.TemporaryDirectory(prefix="cclsearch-try-") as folder:
             return evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
     finally:
@@ -244,12 +253,12 @@ def _launch_once(study: Study, recipe: _Probe) -> Outcome:
 def _launched(result: _Result) -> _Result:
     """Launch the seed once; write the tokens that the script reported into the study file."""
     study = completed(read_study_file(result.path, builtin_study(local_environment())))
-    recipe = _Probe(any_work=True)
-    outcome = _launch_once(study, recipe)
-    if recipe.tokens is not None:
-        text = study_text(result.script, recipe.tokens)
+    probe = _Probe(CommandRecipe(), any_work=True)
+    outcome = _launch_once(study, probe)
+    if probe.tokens is not None:
+        text = study_text(result.script, probe.tokens)
         result.path.write_text(text, encoding="utf-8")
-    return replace(result, outcome=outcome, tokens=recipe.tokens)
+    return replace(result, outcome=outcome, tokens=probe.tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,13 +270,19 @@ class _Check:
     words: str
 
 
-@app.command(name="try", epilog=examples("cclsearch try -c study.toml"))
+@app.command(
+    name="try",
+    epilog=examples(
+        "cclsearch try -c study.toml", "cclsearch try --recipe torchtitan --baseline train.sh"
+    ),
+)
 @takes_options
 def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
     """Launch your script once, and check all that it may report.
 
-    Launches the first configuration of the study; nothing is recorded. Checks step times, tokens,
-    losses, memory and the traces of all ranks, and says what to add where one is missing.
+    Launches the first configuration of the study, which with --recipe is your launch line as it is
+    today; nothing is recorded. Checks step times, tokens, losses, memory, the traces of all ranks
+    and what stacks of a hang need, and says what to add where one is missing.
     """
     study, space = options.completed()
     if study.command is None:
@@ -275,10 +290,11 @@ def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
             "try launches a script of yours, and this study has no [command] table; write one "
             "with `cclsearch init SCRIPT`"
         )
-    recipe = _Probe()
-    outcome = _launch_once(study, recipe)
-    flags = "" if options.config is None else f" -c {options.config}"
-    found = list(_checks(study, recipe.output)) if recipe.output else []
+    recipe = recipe_of(study)
+    probe = _Probe(recipe)
+    outcome = _launch_once(study, probe)
+    found = list(_checks(study, probe.output)) if probe.output else []
+    found.append(_stacks(study, recipe))
     failure = str(outcome) if isinstance(outcome, Failed) else None
     facts = {
         "config": dict(space.feasible[0].values),
@@ -287,24 +303,27 @@ def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
         "caveats": [] if isinstance(outcome, Failed) else list(outcome.measurement.caveats),
         "checks": [asdict(check) for check in found],
     }
-    print_result(facts, _tried(space.feasible[0], outcome, found, flags), as_json=as_json)
+    lines = _tried(study, space.feasible[0], outcome, found, options.words)
+    print_result(facts, lines, as_json=as_json)
     if isinstance(outcome, Failed):
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _tried(config: Config, outcome: Outcome, checks: Sequence[_Check], flags: str) -> Iterator[str]:
+def _tried(
+    study: Study, config: Config, outcome: Outcome, checks: Sequence[_Check], words: str
+) -> Iterator[str]:
     """How the launch ended and what each check found, as lines."""
-    yield f"launched once: {format_flags(config)}"
+    yield f"launched once: {arguments_text(study, config)}"
     for check in checks:
         yield f"{'ok' if check.is_there else 'missing':<8} {check.name}: {check.words}"
     if isinstance(outcome, Failed):
         yield f"failed   {outcome}"
-        yield f"next: correct the script or its study, then: cclsearch try{flags}"
+        yield f"next: correct the script or its study, then: cclsearch try{words}"
         return
     for caveat in outcome.measurement.caveats:
         yield f"caveat   {caveat}"
     yield f"measured {format_number(outcome.metric('step_time') or 0.0)} s per step"
-    yield f"next: cclsearch run{flags}"
+    yield f"next: cclsearch run{words}"
 
 
 def _checks(study: Study, output: ScriptOutput) -> Iterator[_Check]:
@@ -318,21 +337,39 @@ def _checks(study: Study, output: ScriptOutput) -> Iterator[_Check]:
         yield _check(
             "losses",
             f"of {format_count(len(report.losses), 'step')}" if report.losses else None,
-            "trials that compute something else are not found: cclsearch.log(loss=loss)",
+            "trials that compute something else are not found: "
+            + _to_add(study, "cclsearch.log(loss=loss)"),
         )
         yield _check(
             "memory",
             f"peak of {format_count(len(report.peak_memory_bytes), 'rank')}"
             if report.peak_memory_bytes
             else None,
-            "no limit on it can be set: peak_memory_bytes in steps.json",
+            "no limit on it can be set: " + _to_add(study, "peak_memory_bytes in steps.json"),
         )
     if output.traces is not None:
         yield from _traces(output.traces)
 
 
+def _stacks(study: Study, recipe: Recipe) -> _Check:
+    """Check whether a rank that hangs can be looked into."""
+    ours = recipe.inherited(study, settings.trial_environment())
+    own = study.command.environment if study.command else {}
+    spy = py_spy(own.get("PATH", ours.get("PATH", os.defpath)))
+    return _check(
+        "stacks of a hang",
+        f"by {spy}" if spy else None,
+        "a rank that hangs does not show where: pip install py-spy, beside cclsearch or the job",
+    )
+
+
 def _check(name: str, found: str | None, missing: str) -> _Check:
     return _Check(name=name, is_there=found is not None, words=found or missing)
+
+
+def _to_add(study: Study, lines: str) -> str:
+    """What to add to a script; frameworks are reported on by their recipe, not by the script."""
+    return lines if study.launch.recipe not in FRAMEWORKS else "its recipe reports none"
 
 
 def _steps_of(step_count: int, rank_count: int) -> str:
@@ -343,7 +380,8 @@ def _times(study: Study, report: StepsReport) -> _Check:
     steps = report.step_times_s
     words = _steps_of(len(steps[0]), len(steps)) if steps else None
     instead = "profiled steps are timed instead" if study.measure.profiled_steps else "none"
-    missing = f"{instead}; write `for batch in cclsearch.steps(batches)` in the training loop"
+    lines = "write `for batch in cclsearch.steps(batches)` in the training loop"
+    missing = f"{instead}; {_to_add(study, lines)}"
     return _check("times", words, missing)
 
 
@@ -354,7 +392,8 @@ def _tokens(study: Study, report: StepsReport) -> _Check:
         return _Check(name="tokens", is_there=False, words=words)
     asks = "as the study asks" if found == asked else "compared per token"
     same = f"{found} per step, {asks}" if found is not None else None
-    missing = "equal work is declared, not verified: cclsearch.log(tokens=batch.numel())"
+    lines = _to_add(study, "cclsearch.log(tokens=batch.numel())")
+    missing = f"equal work is declared, not verified: {lines}"
     return _check("tokens", same, missing)
 
 

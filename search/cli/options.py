@@ -1,12 +1,14 @@
 """Options that several commands share, and the study that they describe."""
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, get_type_hints
 
@@ -147,8 +149,15 @@ def _parameter(default: T, of: object) -> T:
     return field(default_factory=lambda: copy(default), metadata={TYPER: of})
 
 
+SETTING = re.compile(r"[a-z]\w*=.*", re.DOTALL)
+LINE = "line"
+
+
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take options, and values of dataclasses whose fields are options of it."""
+    """Let a command take options, and values of dataclasses whose fields are options of it.
+
+    Where the command takes settings (`KNOB=VALUE`) too, a launch line begins after the last.
+    """
     classes: dict[str, type] = {}
     parameters: list[Parameter] = []
     for each in signature(command, eval_str=True).parameters.values():
@@ -158,9 +167,16 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         else:
             default = _typed(each.name, each.annotation, each.default)
             parameters.append(each.replace(kind=Parameter.KEYWORD_ONLY, default=default))
+    names = [each.name for each in parameters]
+    shares_words = LINE in names and "settings" in names
+    if shares_words:
+        del parameters[names.index(LINE)]
 
     @wraps(command)
     def run(**given: object) -> None:
+        if shares_words:
+            words = given["settings"]
+            given |= _settings_and_line(words if isinstance(words, list) else [])
         for name, kind in classes.items():
             given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
         command(**given)
@@ -168,6 +184,12 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     vars(run)["__signature__"] = Signature(parameters)
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
+
+
+def _settings_and_line(words: list[str]) -> dict[str, object]:
+    """Return the words up to the last setting at the start, and the launch line after them."""
+    count = sum(1 for _ in takewhile(SETTING.fullmatch, words))
+    return {"settings": words[:count], LINE: words[count:] or None}
 
 
 def _parameters(kind: type) -> Iterator[Parameter]:
@@ -209,8 +231,8 @@ def flags_given(options: "DataclassInstance") -> Iterator[str]:
 LineArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="[-- COMMAND...]",
-        help="With --recipe: the command that you start today.",
+        metavar="COMMAND",
+        help="With --recipe, after --: the command that you start today.",
         show_default=False,
     ),
 ]
@@ -278,11 +300,28 @@ class StudyOptions:
             )
         return study if self.config is None else read_study_file(self.config, study)
 
+    @property
+    def words(self) -> str:
+        """The recipe, the study file and the launch line again, as typed after a command."""
+        named = (("--recipe", self.recipe), ("--baseline", self.baseline), ("-c", self.config))
+        words = [word for flag, value in named if value for word in (flag, str(value))]
+        words += ["--", *self.line] if self.line else []
+        return "".join(f" {shlex.quote(word)}" for word in words)
+
     def _framework_study(self, base: Study) -> Study:
         """Return the study of a launch line; what was found is printed to standard error."""
         from search.study.framework_study import framework_study
+        from search.study.study_file import with_machine_of
 
-        found = framework_study(self.recipe or "", self.baseline, self.line or (), base)
+        if self.config is not None:
+            base = with_machine_of(self.config, base)
+        found = framework_study(
+            self.recipe or "",
+            self.baseline,
+            self.line or (),
+            base,
+            lambda note: typer.echo(f"{self.recipe}: {note}", err=True),
+        )
         for note in found.notes:
             typer.echo(f"{self.recipe}: {note}", err=True)
         return found.study

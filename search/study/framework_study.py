@@ -1,7 +1,7 @@
 """The study of a framework's launch line, as its own parser reads it."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,31 +27,45 @@ class FrameworkStudy:
 
 
 def framework_study(
-    name: str, baseline: Path | None, words: Sequence[str], base: Study
+    name: str,
+    baseline: Path | None,
+    words: Sequence[str],
+    base: Study,
+    notice: Callable[[str], None] = lambda _: None,
 ) -> FrameworkStudy:
     """Return the study of a launch line, given as words or in a shell script.
 
-    Asks the framework's parser in the job's Python; nothing is launched. Raises `StudyError` for a
-    line that does not start the framework or that its parser refuses.
+    Asks the framework's parser in the job's Python; nothing is launched. `notice` is given what a
+    person should know while that takes its time. Raises `StudyError` for a line that does not
+    start the framework or that its parser refuses.
     """
     recipe = framework_recipe(name)
     line, left_out = recipe.without_secrets(launch_line(recipe, baseline, words))
-    environment = {**settings.trial_environment(), **line.environment}
-    answer = ask_parser(
-        name,
-        line.python,
-        [line.arguments],
-        folder=line.folder,
-        environment=environment,
-        world_size=base.environment.world_size,
-        program=line.program,
-    )
+    for note in left_out:
+        notice(note)
+    notice(f"asking its parser, which may take a minute ({line.python})")
+    answer = parse_lines(recipe, line, [line.arguments], base.environment.world_size)
     error = answer.parsed[0].error if answer.parsed else None
     if error is not None:
         raise StudyError(f"the parser of {name} refuses the launch line: {error}")
     study = recipe.study(line, base, answer)
-    notes = (*left_out, *_notes(recipe, line, answer, study))
+    notes = (*_notes(recipe, answer, study),)
     return FrameworkStudy(study=study, line=line, recipe=recipe, answer=answer, notes=notes)
+
+
+def parse_lines(
+    recipe: FrameworkRecipe, line: LaunchLine, lines: Sequence[Sequence[str]], world_size: int
+) -> Answer:
+    """Return what the framework's parser says of arguments, in the Python of the job of a line."""
+    return ask_parser(
+        recipe.name,
+        line.python,
+        lines,
+        folder=line.folder,
+        environment={**settings.trial_environment(), **line.environment},
+        world_size=world_size,
+        program=line.program,
+    )
 
 
 def launch_line(recipe: FrameworkRecipe, baseline: Path | None, words: Sequence[str]) -> LaunchLine:
@@ -105,11 +119,9 @@ def _other(line: LaunchLine, recipe: FrameworkRecipe) -> str:
     return f"{started}; give the line that starts it, or use another of `cclsearch recipes`"
 
 
-def _notes(
-    recipe: FrameworkRecipe, line: LaunchLine, answer: Answer, study: Study
-) -> Iterator[str]:
+def _notes(recipe: FrameworkRecipe, answer: Answer, study: Study) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in answer.versions.items())
-    yield f"{versions} ({line.python})"
+    yield versions
     _, caveat = Flags.of(recipe.name, answer.versions.get(recipe.table.packages[0]))
     if caveat is not None:
         yield caveat

@@ -12,6 +12,7 @@ from typing import get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
 
+from evaluator.recipes.catalog import FRAMEWORKS
 from evaluator.recipes.collectives import absence
 from evaluator.recipes.command import locate
 from policies.contract import FIRST
@@ -36,6 +37,8 @@ from records.study import (
 from records.workload import Message, Workload, known_model
 
 RECIPE = "collectives"
+SCRIPTS = ("command", *FRAMEWORKS)
+"""Recipes that start a program of the user's, and search what the file says of it."""
 CONTEXT_TABLES = ("workload", "environment")
 MOST_KEY_PARTS = 32
 _LONG_KEY = re.compile(
@@ -91,6 +94,17 @@ def read_study_file(path: Path, base: Study) -> Study:
         raise StudyError(f"{path}: {error}") from error
 
 
+def with_machine_of(path: Path, base: Study) -> Study:
+    """Return the base for the machine that a file states, valid or not; the rest stays."""
+    stated = _document(path).get("environment")
+    given = stated if isinstance(stated, dict) else {}
+    try:
+        environment = from_document(Environment, {**asdict(base.environment), **given})
+    except (ValidationError, StudyError):
+        return base  # reading the whole file says what is wrong
+    return replace(base, environment=environment)
+
+
 def stated_workload(path: Path) -> Mapping[str, int]:
     """Return the positive whole numbers under [workload] of a file, valid or not."""
     workload = _document(path).get("workload")
@@ -113,9 +127,14 @@ def _document(path: Path) -> dict[str, object]:
 def _for_recipe(base: Study, document: Mapping[str, object]) -> Study:
     """Return the base, adapted to the recipe of the file if it is another one."""
     recipe = _stated(document, "launch", "recipe")
-    if recipe == base.launch.recipe or recipe not in ("command", RECIPE):
+    if recipe == base.launch.recipe or recipe not in (*SCRIPTS, RECIPE):
         return base
-    if recipe == "command":
+    if recipe in SCRIPTS:
+        if recipe != "command" and "command" not in document:
+            raise StudyError(
+                f"[command] is missing; add --recipe {recipe} and your launch line, or write a "
+                f"whole study with `cclsearch init --recipe {recipe}`"
+            )
         if "space" not in document:
             raise StudyError("[space] is missing; name the knobs of the script, as [space.NAME]")
         launch = replace(base.launch, memory_budget_bytes=None)
@@ -142,7 +161,8 @@ def _tables(document: Mapping[str, object], base: Study) -> dict[str, object]:
     known |= {"space": {}, "constraint": study["space"]["constraints"], "context": []}
     if "space" in document:
         known["constraint"] = []
-    if _stated(document, "launch", "recipe") == "command" != base.launch.recipe:
+    recipe = _stated(document, "launch", "recipe")
+    if recipe in SCRIPTS and recipe != base.launch.recipe:
         known["workload"] = {}
     found = {**known, **{name: _over(known.get(name), document[name], name) for name in document}}
     messages, workload, space = found.pop("message"), found["workload"], found["space"]
@@ -197,7 +217,7 @@ def _over_base(file: StudyFile, document: Mapping[str, object], base: Study) -> 
     objective = Objective(expression=file.objective.expression, direction=file.objective.direction)
     space = replace(base.space, constraints=file.constraint)
     if "space" in document:
-        space = SearchSpace(dimensions=(*file.space.values(),), constraints=file.constraint)
+        space = replace(space, dimensions=(*file.space.values(),))
     return replace(
         base,
         **{name: getattr(file, name) for name in shared},

@@ -20,7 +20,7 @@ from records.errors import StudyError, shown
 from records.study import Value
 
 SCHEMAS = "schemas"
-_NEGATIVE_NUMBER = re.compile(r"-\d")
+_NEGATIVE_NUMBER = re.compile(r"-\.?\d")
 
 
 class Flag(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -93,7 +93,7 @@ class Flags:
             is_pair = self.style == "pairs" and bool(equals)
             found = self.named(name) if is_flag or is_pair else None
             if found is None:
-                yield word if not is_flag else name, value if equals else None, (word,)
+                yield name if is_flag or is_pair else word, value if equals else None, (word,)
                 continue
             spelling, flag = found
             if equals:
@@ -117,6 +117,8 @@ class Flags:
                     close = get_close_matches(name, self.flags, n=1)
                     hint = f"; did you mean {close[0]}?" if close else ""
                     yield f"{self.framework} {self.version} has no {shown(name)}{hint}"
+            elif found[1].takes == "switch" and "=" in taken[0]:
+                yield f"{name} takes no value"
             elif fault := _value_fault(found[1], value):
                 yield f"{name} {fault}"
 

@@ -41,6 +41,8 @@ from records.trial import Config, Failed, FailureKind, Stage
 from records.workload import Workload
 
 IN_JOB = "in_job"
+TIMEOUT_S = 900.0
+"""A framework may import, build and compile a model for minutes."""
 _LAUNCHER_COUNTS = {
     "torchrun": "--nproc-per-node",
     "accelerate": "--num_processes",
@@ -170,6 +172,7 @@ class FrameworkRecipe(CommandRecipe):
             workload=workload,
             seed_policy="first",
             launch=replace(base.launch, recipe=self.name, memory_budget_bytes=None),
+            measure=replace(base.measure, timeout_s=max(TIMEOUT_S, base.measure.timeout_s)),
             command=locate(command, line.folder),
             space=SearchSpace(dimensions=(), defaults=seeds),
         )
@@ -396,6 +399,13 @@ class FrameworkRecipe(CommandRecipe):
 
     def flags(self, study: Study, config: Config) -> tuple[str, ...]:
         """Return the arguments of a configuration: its knobs, then what holds the work equal."""
+        settings = KnobTable(study, self.knobs(study)).live(
+            {**study.space.defaults, **config.values}
+        )
+        return (*self.knob_arguments(study, config), *self.work_words(study, settings))
+
+    def knob_arguments(self, study: Study, config: Config) -> tuple[str, ...]:
+        """Return the arguments of the knobs of a configuration."""
         table = KnobTable(study, self.knobs(study))
         settings = table.live({**study.space.defaults, **config.values})
         names = {**facts(study.workload, study.environment), **settings}
@@ -406,7 +416,7 @@ class FrameworkRecipe(CommandRecipe):
             is_own = name in searched or settings[name] != self.table.knobs[name].default
             if is_live and is_own:
                 words += self.knob_words(study, name, settings)
-        return (*words, *self.work_words(study, settings))
+        return tuple(words)
 
     def knob_words(self, study: Study, name: str, settings: Mapping[str, Value]) -> Sequence[str]:  # noqa: ARG002 - for subclasses
         """Return the arguments of one knob."""

@@ -1,16 +1,20 @@
-"""Runs the program of a launch line in this process, once a hook has changed its framework."""
+"""Runs the program of a launch line in this process, once a hook has changed its framework.
+
+Importing it makes the folder of the launch line importable, for hooks of frameworks in a checkout.
+"""
 
 import os
 import runpy
 import sys
 from pathlib import Path
 
+_folders = [name for name in os.environ.get("CCLSEARCH_PYTHONPATH", "").split(":") if name]
+sys.path[1:1] = _folders
+os.environ["PYTHONPATH"] = ":".join(filter(None, [os.environ.get("PYTHONPATH"), *_folders]))
+
 
 def run_program() -> None:
     """Run `-m MODULE ARGUMENTS` or `SCRIPT ARGUMENTS` of our own arguments as the main program."""
-    folders = os.environ.get("CCLSEARCH_PYTHONPATH", "").split(":")
-    sys.path[1:1] = [folder for folder in folders if folder]
-    os.environ["PYTHONPATH"] = ":".join(filter(None, [os.environ.get("PYTHONPATH"), *folders]))
     del sys.argv[0]
     if sys.argv[0] == "-m":
         del sys.argv[0]

@@ -48,6 +48,10 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "init": ("search.cli.init", "Write a study file for your own script, and launch it once."),
     "try": ("search.cli.init", "Launch your script once, and check all that it may report."),
     "recipes": ("search.cli.recipe", "List the frameworks whose own launch line can be searched."),
+    "recipe": (
+        "search.cli.recipe",
+        "Inspect the recipe of a framework, and check a configuration with its parser.",
+    ),
     "resume": ("search.cli.run", "Resume a study, or add launches to it."),
     "race": ("search.cli.run", "Race two trials of a study: launch both again, interleaved."),
     "list": ("search.cli.studies", "List recorded studies, newest first, without archived ones."),

@@ -186,6 +186,17 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def setting(text: str) -> tuple[str, object]:
+    """Return the knob and the value of `KNOB=VALUE`; raises `StudyError` for another text."""
+    knob, equals, value = text.partition("=")
+    if not equals:
+        raise StudyError(f"{text!r} is not KNOB=VALUE")
+    try:
+        return knob, json.loads(value)
+    except json.JSONDecodeError:
+        return knob, value
+
+
 def _settings_and_line(words: list[str]) -> dict[str, object]:
     """Return the words up to the last setting at the start, and the launch line after them."""
     count = sum(1 for _ in takewhile(SETTING.fullmatch, words))

@@ -19,6 +19,7 @@ from search.cli.options import (
     examples,
     option,
     print_result,
+    setting,
     takes_options,
 )
 from search.study.spaces import ESTIMATE, Estimated, estimated
@@ -69,7 +70,7 @@ def check(
 ) -> None:
     """Check whether a configuration is valid, and estimate its memory."""
     _, space = options.completed()
-    answer = space.check(dict(map(_setting, settings)))
+    answer = space.check(dict(map(setting, settings)))
     if isinstance(answer, Config):
         derived = space.derived(answer)
         lines = (f"{name}: {format_value(name, value)}" for name, value in derived.items())
@@ -118,7 +119,7 @@ def estimate(
     """Estimate the step time from sizes alone; good for ranking, not a measurement."""
     study, space = options.completed()
     if settings:
-        answer = space.check(dict(map(_setting, settings)))
+        answer = space.check(dict(map(setting, settings)))
         if not isinstance(answer, Config):
             raise StudyError("; ".join(answer))
         one = estimated(study, space, answer)
@@ -152,16 +153,6 @@ def explain(
     constraints = [asdict(rule.constraint) for rule in space.rules]
     facts = {"inferences": study.inferences, "knobs": knobs, "constraints": constraints}
     print_result(facts, [space.words()], as_json=as_json)
-
-
-def _setting(text: str) -> tuple[str, object]:
-    knob, equals, value = text.partition("=")
-    if not equals:
-        raise StudyError(f"{text!r} is not KNOB=VALUE")
-    try:
-        return knob, json.loads(value)
-    except json.JSONDecodeError:
-        return knob, value
 
 
 policy_app = typer.Typer(

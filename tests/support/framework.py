@@ -45,6 +45,8 @@ def parsed(words, world_size):
     options = parser().parse_args(words)
     if options.data_parallel * options.tensor_parallel != world_size:
         raise ValueError(f"degrees do not multiply to {world_size} ranks")
+    if options.mode == "ghost" and options.micro_batch == 1:
+        raise ValueError("ghost takes pairs")
     return options
 """
 
@@ -163,7 +165,7 @@ choices = ["eager", "fast", "ghost"]
 values = { eager = "plain" }
 
 [knobs.fused]
-description = "one kernel for each step"
+description = "one kernel for a step"
 flag = "--fused"
 spelling = "switch"
 default = false

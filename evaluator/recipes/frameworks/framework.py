@@ -112,7 +112,8 @@ class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `packages` are its distributions, the first decides the version. `work` are arguments that hold
     the work of a step equal; names in braces stand for counts of the study. `dropped` flags would
-    spoil a measurement. `rank_count` is an expression over knobs.
+    spoil a measurement. `rank_count` is an expression over knobs. `checked` says how the recipe
+    was checked.
     """
 
     title: str
@@ -128,6 +129,7 @@ class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
     step_time: str | None = None
     phase: Literal["training", "inference"] = "training"
+    checked: str = "recorded flags"
 
 
 class FrameworkRecipe(CommandRecipe):

@@ -1,5 +1,6 @@
 """Frameworks by their own launch line: from the line to a study, its search and its record."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -127,3 +128,123 @@ def test_the_space_of_a_launch_line_can_be_inspected(cclsearch, line):
     assert "the batch is cut evenly (toy/config.py:9)" in explain.out
     assert check.out.startswith("valid: dp=1")
     assert estimate.code == 2
+
+
+def test_frameworks_are_listed_with_what_is_known_of_them(cclsearch, here):  # noqa: ARG001 - toy
+    heading, *rows = cclsearch("recipes").out.splitlines()
+    known = {each["name"]: each for each in json.loads(cclsearch("recipes", "--json").out)}
+
+    assert heading.split() == [
+        *("recipe", "framework", "flags", "of", "knobs", "rules", "evidence", "checked")
+    ]
+    assert [row.split() for row in rows if row.startswith("toy")] == [
+        ["toy", "Toy", "1.0", "6", "1", "2", "recorded", "flags"]
+    ]
+    assert (known["toy"]["versions"], known["toy"]["knobs"]) == (["1.0"], 6)
+
+
+def test_a_recipe_shows_its_knobs_rules_work_and_evidence(cclsearch, here):  # noqa: ARG001 - toy
+    shown = cclsearch("recipe", "show", "toy").out
+    facts = json.loads(cclsearch("recipe", "show", "toy", "--json").out)
+
+    assert "  dp: --data-parallel\n      data-parallel ranks; default 1; choices divisors" in shown
+    assert (
+        "one kernel for each step; default false; choices false, true; has an effect where tp"
+        in shown
+    )
+    assert "where the data begins; default 1; fixed, else -1, 1\n" in shown
+    assert "  whole_batch: global_batch % (dp * micro_batch) == 0\n      the batch is cut" in shown
+    assert "  '--steps={steps}' '--seed={seed}'\n  and without --log-dir" in shown
+    assert "  tp > 1: all_reduce in the traces\n" in shown
+    assert facts["knobs"]["dp"]["choices"] == "divisors of the ranks"
+    assert facts["rules"]["whole_batch"][1] == "the batch is cut evenly (toy/config.py:9)"
+
+
+def test_a_configuration_is_checked_without_a_launch_line_by_what_is_recorded(cclsearch, here):  # noqa: ARG001 - toy
+    taken = cclsearch("recipe", "check", "toy", "tp=8", "dp=2", "shift=-1", "--ranks", "16")
+
+    assert taken.code == 0, taken.err
+    assert taken.out.startswith(
+        "--data-parallel=2 --tensor-parallel=8 --micro-batch=4 --mode=plain --shift=-1 --steps="
+    )
+    assert "to ask the framework's own parser" in taken.out
+
+
+def test_a_configuration_is_checked_by_the_parser_of_the_job(cclsearch, line):
+    taken = cclsearch("recipe", "check", "toy", "micro_batch=1", "--ranks", "2", *line)
+    (argv, told) = taken.out.splitlines()
+
+    assert taken.code == 0, taken.err
+    assert argv.startswith("torchrun --nproc-per-node=2 --standalone -m toy.train --note 'a b'")
+    assert "--micro-batch=1" in argv
+    assert told.startswith("taken by the rules and by the parser of toy 1.0, python 3")
+
+
+@pytest.mark.parametrize(
+    ("settings", "by", "said"),
+    [
+        ("tp=3", "rules", "[space] tp must be 1 or 2, got 3"),
+        ("tq=2", "rules", "'tq' is not a knob of the toy recipe; it has dp, tp"),
+        ("tp=2 dp=2", "rules", "1 <= (dp * tp) <= world_size"),
+        ("micro_batch=8", "rules", "the batch is cut evenly (toy/config.py:9)"),
+        ("mode=ghost micro_batch=1", "parser", "the parser of toy refuses it: ghost takes pairs"),
+    ],
+)
+def test_a_configuration_that_is_refused_says_by_what_and_why(cclsearch, line, settings, by, said):
+    command = ("recipe", "check", "toy", *settings.split(), "--ranks", "2")
+    ended = cclsearch(*command, *line)
+    facts = json.loads(cclsearch(*command, "--json", *line).out)
+
+    assert (ended.code, facts["refused_by"]) == (2, by)
+    assert said in ended.err
+    assert ended.err.count("error: ") == 1
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--recipe toys -- x", "--recipe 'toys' is no framework; did you mean 'toy'?"),
+        ("--recipe toy", "--recipe toy needs your launch line of today: in a shell script"),
+        ("--recipe toy --baseline a.sh -- x", "--recipe toy needs your launch line of today"),
+        ("--recipe toy --baseline none.sh", "--baseline none.sh: there is no such file"),
+        ("-- torchrun -m toy.train", "a launch line needs the name of its framework"),
+        (
+            "--recipe torchtitan -- torchrun -m toy.train",
+            "starts '-m toy.train', which is not TorchTitan; it looks like Toy: --recipe toy",
+        ),
+        (
+            "--recipe toy -- torchrun other.py",
+            "starts 'other.py', which is not Toy; give the line that starts it",
+        ),
+        ("--recipe toy -- srun torchrun -m toy.train", "recipes do not support clusters yet"),
+        (
+            "--recipe toy -- torchrun --nnodes 2 -m toy.train",
+            "starts 2 nodes; a recipe searches on this machine alone and does not support clusters",
+        ),
+        (
+            "--recipe toy -- none/torchrun -m toy.train",
+            "'none/torchrun' of the launch line is not on the PATH; activate the environment",
+        ),
+        (
+            "--recipe toy -- TOY_MISSING=1 torchrun -m toy.train",
+            "toy cannot be imported by {python}: No module named 'toy_that_is_missing'; install it",
+        ),
+        (
+            "--recipe toy -- {path} torchrun -m toy.train --m plain",
+            "the parser of toy refuses the launch line: toy: error: ambiguous",
+        ),
+        (
+            "--recipe toy -- {path} torchrun -m toy.train --hidden 3",
+            "the parser of toy refuses the launch line: toy: error: unrecognized arguments: --hid",
+        ),
+    ],
+)
+def test_what_cannot_be_searched_is_one_line_that_says_what_to_do(cclsearch, toy, given, said):
+    words = given.format(path=f"PYTHONPATH={toy}").split()
+
+    ended = cclsearch("run", "-c", "quick.toml", *words)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert said.format(python=sys.executable) in ended.err.splitlines()[-1]
+    assert ended.err.splitlines()[-1].startswith("error: ")

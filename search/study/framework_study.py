@@ -41,6 +41,7 @@ def framework_study(
     """
     recipe = framework_recipe(name)
     line, left_out = recipe.without_secrets(launch_line(recipe, baseline, words))
+    base = _with_ranks(base, recipe.started_ranks(line))
     for note in left_out:
         notice(note)
     notice(f"asking its parser, which may take a minute ({line.python})")
@@ -66,6 +67,14 @@ def parse_lines(
         world_size=world_size,
         program=line.program,
     )
+
+
+def _with_ranks(base: Study, count: int | None) -> Study:
+    """Return a study for as many ranks as a launch line starts, on one node."""
+    if count is None:
+        return base
+    environment = replace(base.environment, world_size=count, ranks_per_node=count)
+    return replace(base, environment=environment)
 
 
 def launch_line(recipe: FrameworkRecipe, baseline: Path | None, words: Sequence[str]) -> LaunchLine:
@@ -130,3 +139,5 @@ def _notes(recipe: FrameworkRecipe, answer: Answer, study: Study) -> Iterator[st
         for d in study.space.dimensions
     )
     yield f"knobs, with today's values as the seed: {knobs}"
+    for name, reason in answer.fixed.items():
+        yield f"{name} stays as it is: {reason}"

@@ -54,6 +54,8 @@ _RENDEZVOUS = re.compile(
     r"|num_processes|num_machines|machine_rank|main_process_(ip|port)|num_gpus|num_nodes|standalone)"
 )
 """Options of launchers that a trial sets: each has its own ranks and a free port."""
+VERSION = "CCLSEARCH_FRAMEWORK_VERSION"
+"""The variable that keeps whose flags a study takes."""
 _SECRET_FLAG = re.compile(
     r"(api|access|private)_?key|(hf|hub|auth|access|api)_?token|secret|passw|credential|cookie",
     re.IGNORECASE,
@@ -150,6 +152,10 @@ class FrameworkRecipe(CommandRecipe):
         text = " ".join(line.program)
         return any(re.search(pattern, text) for pattern in self.table.programs)
 
+    def started_ranks(self, line: LaunchLine) -> int | None:
+        """Return how many ranks a line starts; None where it does not say so."""
+        return line.rank_count
+
     def study(self, line: LaunchLine, base: Study, answer: Answer | None = None) -> Study:
         """Return the search around a launch line: what it sets are the seeds, the rest stays.
 
@@ -164,7 +170,7 @@ class FrameworkRecipe(CommandRecipe):
             run=(*self._launcher(line), *line.program, *left, ARGS),
             trace_files=self.table.trace_files,
             rank_count=self.table.rank_count,
-            environment=self._variables(line),
+            environment={**self._variables(line), VERSION: flags.version},
             step_time=self.table.step_time,
         )
         workload = self.workload(base.workload, line, answer)
@@ -178,7 +184,19 @@ class FrameworkRecipe(CommandRecipe):
             command=locate(command, line.folder),
             space=SearchSpace(dimensions=(), defaults=seeds),
         )
-        return replace(study, space=self._space(study))
+        space = self._space(study)
+        fixed = answer.fixed if answer else {}
+        kept = tuple(each for each in space.dimensions if each.name not in fixed)
+        return replace(study, space=replace(space, dimensions=kept))
+
+    def version(self, study: Study) -> str:
+        """Return the recorded version that is nearest to the one of the job."""
+        given = study.command.environment.get(VERSION) if study.command else None
+        return Flags.of(self.name, given)[0].version
+
+    def knobs_of(self, flags: Flags) -> Mapping[str, FrameworkKnob]:  # noqa: ARG002 - for subclasses
+        """Return the knobs that a version has, with its flags."""
+        return self.table.knobs
 
     def workload(self, base: Workload, line: LaunchLine, answer: Answer | None) -> Workload:  # noqa: ARG002 - for subclasses
         """Return the work of a step that a line asks for, and the sizes of its model."""
@@ -202,7 +220,8 @@ class FrameworkRecipe(CommandRecipe):
         ranks = study.environment.world_size
         degrees = tuple(n for n in range(1, ranks + 1) if ranks % n == 0)
         found = {}
-        for name, knob in self.table.knobs.items():
+        flags, _ = Flags.of(self.name, self.version(study))
+        for name, knob in self.knobs_of(flags).items():
             own = knob.for_device(study.environment.device)
             default = study.space.defaults.get(name, own.default)
             listed = own.choices or (degrees if knob.degree else ())
@@ -216,9 +235,10 @@ class FrameworkRecipe(CommandRecipe):
         self, line: LaunchLine, flags: Flags, answer: Answer | None
     ) -> tuple[dict[str, Value], list[str]]:
         """Return today's value of each knob that is known, and the arguments that are no knobs."""
+        knobs = self.knobs_of(flags)
         by_flag = {
             found[0] if (found := flags.named(knob.flag)) else knob.flag: name
-            for name, knob in self.table.knobs.items()
+            for name, knob in knobs.items()
         }
         set_by_us = {flags.split([word]).__next__()[0] for word in (*self.table.work,)}
         set_by_us |= {named[0] for flag in self.table.dropped if (named := flags.named(flag))}
@@ -226,11 +246,11 @@ class FrameworkRecipe(CommandRecipe):
         left: list[str] = []
         for flag, value, words in flags.split(line.arguments):
             if flag in by_flag and value is not None:
-                seeds[by_flag[flag]] = self.table.knobs[by_flag[flag]].value(value)
+                seeds[by_flag[flag]] = knobs[by_flag[flag]].value(value)
             elif flag not in set_by_us:
                 left += words
         resolved = answer.parsed[0].values if answer and answer.parsed else {}
-        for name, knob in self.table.knobs.items():
+        for name, knob in knobs.items():
             of_parser = resolved.get(knob.flag)
             if of_parser is not None:
                 seeds[name] = knob.value(of_parser)
@@ -318,14 +338,19 @@ class FrameworkRecipe(CommandRecipe):
         if study.usable_environment.memory_bytes is not None and self._has_sizes(study):
             fits = FITS.get(study.environment.device, FITS["cuda"])
             wishes.append(new_rule("memory", fits, "a larger estimate surely does not fit"))
-        rules = self.rules()
+        known = facts(study.workload, study.environment)
+        rules = tuple(
+            rule
+            for rule in self.rules(study)
+            if all(known.get(name, 0) is not None for name in rule.expression.names)
+        )
         added = {rule.constraint.name for rule in (*rules, *wishes)} - {RANKS_RULE}
         own = tuple(each for each in study.space.constraints if each.name not in added)
         given = replace(study.space, constraints=own)
         table = KnobTable(replace(study, space=given), self.knobs(study))
         return replace(study, space=table.complete(rules, wishes=wishes))
 
-    def rules(self) -> tuple[Rule, ...]:
+    def rules(self, study: Study) -> tuple[Rule, ...]:  # noqa: ARG002 - for subclasses
         """Every rule without which a configuration cannot run, or would be another one."""
         return new_rules(self.table.rules)
 
@@ -362,11 +387,13 @@ class FrameworkRecipe(CommandRecipe):
         super().check(study)
         if study.command is None:
             return
-        flags, _ = Flags.of(self.name, None)
+        flags, _ = Flags.of(self.name, self.version(study))
+        defaults = {name: knob.default for name, knob in self.knobs(study).items()}
         for dimension in study.space.dimensions:
-            knob = self.table.knobs[dimension.name]
             for choice in choices_of(dimension):
-                fault = next(flags.faults(knob.words(choice)), None)
+                settings = {**defaults, dimension.name: choice}
+                words = self.knob_words(study, dimension.name, settings)
+                fault = next(flags.faults(words), None)
                 if fault is not None:
                     raise StudyError(f"[space] {dimension.name}: {fault}")
 

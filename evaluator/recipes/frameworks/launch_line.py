@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,7 @@ _LAUNCHER_MODULES = {
 }
 _BEFORE = {"exec", "env", "nohup", "time", "command"}
 _NODES = re.compile(r"--(?:nnodes|num_nodes|num_machines)")
+_RANKS = re.compile(r"--(?:nproc_per_node|num_processes|num_gpus)")
 _NEVER_OURS = re.compile(
     r"_|PWD|OLDPWD|SHLVL|BASH.*|HOME|CCLSEARCH_.*|PYTHON(?!PATH).*|TMPDIR|TERM|LANG|LC_.*"
 )
@@ -99,13 +101,22 @@ class LaunchLine:
     @property
     def node_count(self) -> int:
         """How many machines the launcher is told to use."""
+        return self._count(_NODES) or 1
+
+    @property
+    def rank_count(self) -> int | None:
+        """How many ranks the launcher is told to start on a node; None where it finds out."""
+        return self._count(_RANKS)
+
+    def _count(self, named: re.Pattern[str]) -> int | None:
+        """Return the number, the last of a range, that an option of the launcher has."""
         words = [word[:2] + word[2:].replace("-", "_") for word in self.launcher]
-        for option, following in zip(words, (*words[1:], ""), strict=True):
+        for option, following in pairwise((*words, "")):
             name, _, value = option.partition("=")
-            if _NODES.fullmatch(name):
+            if named.fullmatch(name):
                 most = (value or following).rpartition(":")[2]
-                return int(most) if most.isdecimal() else 1
-        return 1
+                return int(most) if most.isdecimal() else None
+        return None
 
     @property
     def python(self) -> Path:

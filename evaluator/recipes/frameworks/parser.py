@@ -32,6 +32,8 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     parsed: tuple[Parsed, ...] = ()
     workload: dict[str, int | float | str | None] = {}
     """Sizes of the model and of the work of a step, of the first list, named as in [workload]."""
+    fixed: dict[str, str] = {}
+    """Knobs that cannot be changed with what is installed, each with the reason."""
     flags: dict[str, object] | None = None
 
 

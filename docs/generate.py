@@ -13,6 +13,8 @@ from fastapi import FastAPI
 
 from evaluator.metrics.base import Metric
 from evaluator.metrics.registry import metric, metric_names
+from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe
+from evaluator.recipes.frameworks.flags import recorded_versions
 from search.cli.main import COMMANDS, loaded
 from search.service.app import API, RESPONSES, ROUTES
 from search.traces.tables import COLUMNS
@@ -24,7 +26,13 @@ RECIPES = {"builtin": "knobs", "collectives": "setup"}
 def write_reference(folder: Path) -> None:
     """Write every page into a folder."""
     folder.mkdir(exist_ok=True)
-    pages = {"cli": commands(), "knobs": knobs(), "metrics": metrics(), "api": http_api()}
+    pages = {
+        "cli": commands(),
+        "knobs": knobs(),
+        "frameworks": framework_recipes(),
+        "metrics": metrics(),
+        "api": http_api(),
+    }
     for name, lines in pages.items():
         (folder / f"{name}.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -54,6 +62,36 @@ def knobs() -> Iterator[str]:
             when = f"`{knob['when']}`" if "when" in knob else "always"
             yield f"| `{name}` | {knob.get('description', '')} | {when} |"
         yield ""
+
+
+def framework_recipes() -> Iterator[str]:
+    """Yield what is known of each framework: versions, knobs, rules and evidence."""
+    yield "# Recipes of frameworks\n\n`cclsearch recipe show NAME` prints the same.\n"
+    yield "| recipe | framework | recorded flags | knobs | rules | evidence | checked |"
+    yield "|---|---|---|---|---|---|---|"
+    tables = {name: framework_recipe(name).table for name in FRAMEWORKS}
+    for name, table in tables.items():
+        counts = " | ".join(map(str, map(len, (table.knobs, table.rules, table.evidence))))
+        versions = ", ".join(recorded_versions(name))
+        yield f"| `{name}` | {table.title} | {versions} | {counts} | {table.checked} |"
+    for table in tables.values():
+        yield f"\n## {table.title}\n\n| knob | flag | sets | has an effect |\n|---|---|---|---|"
+        for knob, of in table.knobs.items():
+            when = f"`{of.when}`" if of.when else "always"
+            yield f"| `{knob}` | `{of.flag}` | {of.description} | {when} |"
+        if table.rules:
+            yield "\n| rule | expression | why |\n|---|---|---|"
+        for rule, (expression, reason) in table.rules.items():
+            yield f"| {rule} | `{_cell(expression)}` | {_cell(reason)} |"
+        if table.evidence:
+            yield "\n| where | a trial must show | why |\n|---|---|---|"
+        for each in table.evidence:
+            signs = [*each.collectives, *([f"`{_cell(each.log)}` in its log"] if each.log else [])]
+            yield f"| `{_cell(each.when)}` | {', '.join(signs)} | {_cell(each.reason)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
 def metrics() -> Iterator[str]:

@@ -20,7 +20,7 @@ from evaluator.launchers.watch import py_spy
 from evaluator.machine import local_environment
 from evaluator.objective import may_vary_work
 from evaluator.ports import Job, JobResult, Reading, Recipe
-from evaluator.recipes.catalog import FRAMEWORKS, recipe_of
+from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe, recipe_of
 from evaluator.recipes.command import CommandRecipe
 from evaluator.recipes.script_output import ScriptOutput, StepsReport, script_output
 from evaluator.traces.model import TraceSet
@@ -46,17 +46,20 @@ NOTHING_MEASURED = 3
         "cclsearch init train.py",
         "cclsearch init train.py -- --data corpus/ --batch-size 32",
         "cclsearch init train.py --objective tokens_per_s -o throughput.toml",
+        "cclsearch init --recipe torchtitan --baseline train.sh",
     )
 )
 def init(
     script: Annotated[
-        Path, typer.Argument(metavar="SCRIPT", help="Python program to tune.", show_default=False)
-    ],
+        Path | None,
+        typer.Argument(metavar="SCRIPT", help="Python program to tune.", show_default=False),
+    ] = None,
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="ARGUMENTS",
-            help="The script's arguments of today, after --; those of knobs become first choices.",
+            help="The script's arguments of today, after --; those of knobs become first choices. "
+            "With --recipe, the command that you start today.",
             show_default=False,
         ),
     ] = None,
@@ -73,6 +76,20 @@ def init(
         Literal["step_time", "tokens_per_s"],
         typer.Option(help="With tokens_per_s, batch sizes become knobs too."),
     ] = "step_time",
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Framework of your launch line, as `cclsearch recipes` lists it: writes the whole "
+            "study, to be edited.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --recipe: shell script with your launch line of today."
+        ),
+    ] = None,
     no_launch: Annotated[bool, typer.Option("--no-launch", help="Only write the file.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -81,10 +98,19 @@ def init(
     Reads the options of the script (argparse, click, typer, tyro, dataclasses, TrainingArguments)
     without running it. Options that are known to change the speed become knobs, with today's value
     as the first choice. A file that you have edited is never changed.
+
+    With --recipe, the file is the study of a framework's launch line, as its parser reads it.
     """
+    if recipe is not None:
+        words = ([str(script)] if script else []) + (arguments or [])
+        _write_framework(recipe, baseline, words, output or Path("study.toml"), as_json=as_json)
+        return
+    if script is None:
+        raise StudyError("init needs your script, as in `cclsearch init train.py`, or --recipe")
     found = read_script(script, arguments or (), by_throughput=objective == THROUGHPUT)
     path = output or script.with_name("study.toml")
-    _write_new(path, found)
+    earlier = study_text(replace(found, reports_steps=False))
+    _write_new(path, study_text(found), earlier)
     words = ["cclsearch", "init", str(script)]
     words += ["-o", str(output)] if output else []
     words += ["--", *arguments] if arguments else []
@@ -126,6 +152,10 @@ class _Result:
     @property
     def measured(self) -> Iterator[str]:
         """What the launch showed or what is missing for one, and the next command, as lines."""
+        if self.script.framework is not None:
+            title = framework_recipe(self.script.framework).table.title
+            yield f"{self.script.path.name} uses {title}, whose own flags can be searched:"
+            yield f"  cclsearch run --recipe {self.script.framework} --baseline train.sh"
         for option in self.script.batch_sizes if not self.script.by_throughput else ():
             yield f"{option.flag} changes the work of a step; to tune it, compare throughput:"
             yield f"  cclsearch init {self.script.path} --objective {THROUGHPUT} -o throughput.toml"
@@ -197,12 +227,32 @@ def _print(lines: Iterator[str]) -> None:
         typer.echo(line)
 
 
-def _write_new(path: Path, script: Script) -> None:
-    """Write the study file of a script, unless there is one that somebody has changed."""
-    text = study_text(script)
-    earlier = study_text(replace(script, reports_steps=False))
+def _write_framework(
+    name: str, baseline: Path | None, words: Sequence[str], path: Path, *, as_json: bool
+) -> None:
+    """Write the study of a launch line, unless there is a file that somebody has changed."""
+    from search.study import framework_study as frameworks
+
+    found = frameworks.framework_study(
+        name,
+        baseline,
+        words,
+        builtin_study(local_environment()),
+        lambda note: typer.echo(f"{name}: {note}", err=True),
+    )
+    text = frameworks.study_text(found.study)
+    _write_new(path, text)
+    knobs = {d.name: list(d.choices or ()) for d in found.study.space.dimensions}
+    lines = [f"wrote {path}: {format_count(len(knobs), 'knob')} searched"]
+    lines += [f"  {knob}: {', '.join(map(str, choices))}" for knob, choices in knobs.items()]
+    lines += [f"next: cclsearch try -c {path}"]
+    print_result({"study": str(path), "knobs": knobs}, lines, as_json=as_json)
+
+
+def _write_new(path: Path, text: str, *earlier: str) -> None:
+    """Write a study file, unless there is one that somebody has changed."""
     try:
-        if path.exists() and read_text(path) not in (text, earlier):
+        if path.exists() and read_text(path) not in (text, *earlier):
             raise StudyError(f"{path} exists and is not changed; name another file with -o")
         path.write_text(text, encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

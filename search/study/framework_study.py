@@ -1,8 +1,9 @@
 """The study of a framework's launch line, as its own parser reads it."""
 
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe
@@ -12,6 +13,7 @@ from evaluator.recipes.frameworks.launch_line import LaunchLine, read_script_lin
 from evaluator.recipes.frameworks.parser import Answer, ask_parser
 from records.errors import StudyError, shown
 from records.study import Study
+from records.workload import Workload
 from search import settings
 
 
@@ -126,6 +128,49 @@ def _other(line: LaunchLine, recipe: FrameworkRecipe) -> str:
         if framework_recipe(name).starts(line):
             return f"{started}; it looks like {framework_recipe(name).table.title}: --recipe {name}"
     return f"{started}; give the line that starts it, or use another of `cclsearch recipes`"
+
+
+def study_text(study: Study) -> str:
+    """Return the study of a launch line as a file, which is read without the framework."""
+    return "\n".join(_tables(study)) + "\n"
+
+
+def _tables(study: Study) -> Iterator[str]:
+    command, work = study.command, study.workload
+    if command is None:
+        raise StudyError("the study has no command")
+    yield "# cclsearch run -c FILE; written from a launch line, as its framework's parser read it."
+    yield f"name = {_toml(study.name)}\n"
+    yield "[workload]                       # the work of one step, the same in every trial"
+    unset = Workload(name="", global_batch=1, sequence_length=1)
+    needed = ("name", "global_batch", "sequence_length")
+    for each in fields(work):
+        value = getattr(work, each.name)
+        if each.name in needed or (value != getattr(unset, each.name) and value is not None):
+            yield f"{each.name} = {_toml(value)}"
+    yield f"\n[launch]\nrecipe = {_toml(study.launch.recipe)}\n\n[command]"
+    yield f"run = {_toml(command.run)}"
+    yield f"trace_files = {_toml(command.trace_files)}"
+    yield f"rank_count = {_toml(command.rank_count or '')}"
+    if command.step_time is not None:
+        yield f"step_time = {_toml(command.step_time)}"
+    yield "[command.environment]"
+    yield from (f"{name} = {_toml(value)}" for name, value in command.environment.items())
+    yield "\n# The first choice of each knob is today's value; together they are the seed."
+    searched = {dimension.name: dimension for dimension in study.space.dimensions}
+    for name, dimension in searched.items():
+        yield f"[space.{name}]\nchoices = {_toml(dimension.choices or ())}"
+    fixed = {n: v for n, v in study.space.defaults.items() if n not in searched}
+    if fixed:
+        yield "\n# Not searched, but as the launch line has them; add choices to search them too."
+    for name, value in fixed.items():
+        yield f"[space.{name}]\nchoices = {_toml([value])}"
+    yield f"\n[measure]\ntimeout_s = {study.measure.timeout_s}                # of one launch"
+    yield f"profiled_steps = {study.measure.profiled_steps}\n\n[budget]\ntrials = 12"
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _notes(recipe: FrameworkRecipe, answer: Answer, study: Study) -> Iterator[str]:

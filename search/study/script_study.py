@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from evaluator.recipes.catalog import FRAMEWORKS
 from records.errors import StudyError
 from records.files import read_text
 from records.study import Value
@@ -124,6 +125,8 @@ class Script:
     device_count: int | None = None
     arguments: tuple[str, ...] = ()
     by_throughput: bool = False
+    framework: str | None = None
+    """The recipe of the framework that it imports, if there is one."""
 
     @property
     def knobs(self) -> tuple[ScriptOption, ...]:
@@ -200,7 +203,17 @@ def read_script(
         device_count=_device_count(trainers, options.get(devices or "")) if starts_ranks else None,
         arguments=left,
         by_throughput=by_throughput,
+        framework=next((name for name in FRAMEWORKS if name in set(_imported(tree))), None),
     )
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Yield the packages that a script imports, in lower case."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0].lower() for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.partition(".")[0].lower()
 
 
 def _given(

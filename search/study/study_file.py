@@ -37,8 +37,6 @@ from records.study import (
 from records.workload import Message, Workload, known_model
 
 RECIPE = "collectives"
-SCRIPTS = ("command", *FRAMEWORKS)
-"""Recipes that start a program of the user's, and search what the file says of it."""
 CONTEXT_TABLES = ("workload", "environment")
 MOST_KEY_PARTS = 32
 _LONG_KEY = re.compile(
@@ -127,9 +125,9 @@ def _document(path: Path) -> dict[str, object]:
 def _for_recipe(base: Study, document: Mapping[str, object]) -> Study:
     """Return the base, adapted to the recipe of the file if it is another one."""
     recipe = _stated(document, "launch", "recipe")
-    if recipe == base.launch.recipe or recipe not in (*SCRIPTS, RECIPE):
+    if recipe == base.launch.recipe or not (recipe == RECIPE or _is_script(recipe)):
         return base
-    if recipe in SCRIPTS:
+    if _is_script(recipe):
         if recipe != "command" and "command" not in document:
             raise StudyError(
                 f"[command] is missing; add --recipe {recipe} and your launch line, or write a "
@@ -147,6 +145,11 @@ def _for_recipe(base: Study, document: Mapping[str, object]) -> Study:
     return replace(study, space=collective_space(environment.device))
 
 
+def _is_script(recipe: object) -> bool:
+    """Whether a recipe starts a program of the user's, and searches what the file says of it."""
+    return recipe == "command" or recipe in FRAMEWORKS
+
+
 def _stated(document: Mapping[str, object], table: str, key: str) -> object:
     """Return a value of a file that is not checked yet; None where it states none."""
     found = document.get(table)
@@ -162,7 +165,7 @@ def _tables(document: Mapping[str, object], base: Study) -> dict[str, object]:
     if "space" in document:
         known["constraint"] = []
     recipe = _stated(document, "launch", "recipe")
-    if recipe in SCRIPTS and recipe != base.launch.recipe:
+    if _is_script(recipe) and recipe != base.launch.recipe:
         known["workload"] = {}
     found = {**known, **{name: _over(known.get(name), document[name], name) for name in document}}
     messages, workload, space = found.pop("message"), found["workload"], found["space"]

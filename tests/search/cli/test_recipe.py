@@ -2,10 +2,14 @@
 
 import json
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from evaluator.machine import local_environment
+from search.cli import init
 from tests.support.framework import toy_framework
 
 QUICK = """
@@ -148,10 +152,7 @@ def test_a_recipe_shows_its_knobs_rules_work_and_evidence(cclsearch, here):  # n
     facts = json.loads(cclsearch("recipe", "show", "toy", "--json").out)
 
     assert "  dp: --data-parallel\n      data-parallel ranks; default 1; choices divisors" in shown
-    assert (
-        "one kernel for each step; default false; choices false, true; has an effect where tp"
-        in shown
-    )
+    assert "a step; default false; choices false, true; has an effect where tp == 1" in shown
     assert "where the data begins; default 1; fixed, else -1, 1\n" in shown
     assert "  whole_batch: global_batch % (dp * micro_batch) == 0\n      the batch is cut" in shown
     assert "  '--steps={steps}' '--seed={seed}'\n  and without --log-dir" in shown
@@ -248,3 +249,50 @@ def test_what_cannot_be_searched_is_one_line_that_says_what_to_do(cclsearch, toy
     assert (ended.code, ended.out) == (2, "")
     assert said.format(python=sys.executable) in ended.err.splitlines()[-1]
     assert ended.err.splitlines()[-1].startswith("error: ")
+
+
+def test_the_study_of_a_launch_line_is_a_file_to_edit_and_needs_no_parser(
+    cclsearch, line, monkeypatch
+):
+    machine = replace(local_environment(), world_size=2, ranks_per_node=2)
+    monkeypatch.setattr(init, "local_environment", lambda: machine)
+    written = cclsearch("init", "--recipe", "toy", *line)
+    assert written.code == 0, written.err
+    text = Path("study.toml").read_text(encoding="utf-8")
+    study = tomllib.loads(text)
+    monkeypatch.setenv("TOY_MISSING", "1")
+    edited = text.partition("\n[measure]")[0].replace("choices = [2, 1, 4, 8]", "choices = [2, 4]")
+    Path("study.toml").write_text(edited + QUICK, encoding="utf-8")
+
+    searched = cclsearch("run", "-c", "study.toml", "--trials", "2", "--strategy", "grid")
+    again = cclsearch("init", "--recipe", "toy", *line)
+
+    assert written.out.splitlines()[-1] == "next: cclsearch try -c study.toml"
+    assert study["launch"] == {"recipe": "toy"}
+    assert study["workload"] == {"name": "toy", "global_batch": 8, "sequence_length": 16}
+    assert study["space"]["micro_batch"]["choices"] == [2, 1, 4, 8]
+    assert study["space"]["shift"]["choices"] == [-1]
+    assert searched.code == 0, searched.err
+    log = cclsearch("trial", "logs", "0").out
+    assert "arguments --note a b --data-parallel=2 --tensor-parallel=1 --micro-batch=2" in log
+    assert "--shift=-1" in log
+    assert (again.code, Path("study.toml").read_text(encoding="utf-8")) == (2, edited + QUICK)
+
+
+def test_a_study_file_of_a_framework_without_its_command_says_how_to_get_it(cclsearch, here):
+    (here / "part.toml").write_text('[launch]\nrecipe = "toy"\n', encoding="utf-8")
+
+    ended = cclsearch("run", "-c", "part.toml")
+
+    assert ended.code == 2
+    assert "[command] is missing; add --recipe toy and your launch line, or write" in ended.err
+
+
+@pytest.mark.parametrize("text", ["import toy.train", "from toy import trainer\ntrainer.Trainer()"])
+def test_init_says_which_recipe_fits_a_script_that_uses_a_framework(cclsearch, here, text):
+    (here / "train.py").write_text(f"{text}\n", encoding="utf-8")
+
+    ended = cclsearch("init", "train.py", "--no-launch")
+
+    assert "train.py uses Toy, whose own flags can be searched:" in ended.out
+    assert "cclsearch run --recipe toy --baseline train.sh" in ended.out

@@ -1,6 +1,8 @@
 # make run    the main job on this machine        make test   the tests
 # make check  everything CI runs                  make clean  remove the environment
 # make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
+# make frameworks    each framework's recipe against its own parser, and small searches on CPUs, in
+#             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
 # make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000,
 #             make docs-links checks links to other sites, which needs a network
 #
@@ -16,7 +18,9 @@ TRIALS ?= 8
 # Without it pytest rewrites the assertions of all tests in each worker, every time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test e2e check lint types layers docs docs-serve docs-links clean
+FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/environments.toml)
+
+.PHONY: run test e2e frameworks check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -27,6 +31,11 @@ test: $(VENV)/.installed-dev
 e2e: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[e2e]"
 	$(BIN)/python -m pytest tests/e2e/journeys.py
+
+frameworks: $(VENV)/.installed
+	for name in $(FRAMEWORKS); do \
+	    $(BIN)/python benchmarks/frameworks/run.py $$name || failed=1; \
+	done; test -z "$$failed"
 
 check: lint types layers docs test
 

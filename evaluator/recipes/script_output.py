@@ -162,12 +162,13 @@ def read_script(
     study: Study, command: Command, job: Job, result: JobResult, launched_ns: int
 ) -> Reading | Failed:
     """Read a finished script's folder; raises `TraceError` for a trace that is refused."""
+    folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
     if command.step_time is not None:
         printed = _printed_report(study, command.step_time, job, result)
         if isinstance(printed, Failed):
             return printed
-        return _reading(study, job, result, printed, None, printed=True)
-    folder = TraceFolder(path=result.workdir / job.folders[TRACE_DIR], launched_ns=launched_ns)
+        printed_traces = _traces_besides(study, command, job, folder)
+        return _reading(study, job, result, printed, printed_traces, printed=True)
     report = _job_report(study, command, job, folder)
     if isinstance(report, str):
         return no_samples(report)
@@ -186,6 +187,18 @@ def read_script(
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
         traces = found
     return _reading(study, job, result, report, traces)
+
+
+def _traces_besides(
+    study: Study, command: Command, job: Job, folder: TraceFolder
+) -> "TraceSet | None":
+    """Return the traces of a script that prints its step times; None where it leaves none."""
+    if not study.measure.profiled_steps or not folder.trace_files(command.trace_files):
+        return None
+    traces = folder.traces(command.trace_files, job.world_size)
+    if isinstance(traces, str):
+        raise TraceError(folder.path, traces)
+    return traces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

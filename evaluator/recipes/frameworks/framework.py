@@ -65,19 +65,23 @@ _SECRET_FLAG = re.compile(
 class FrameworkKnob(Knob, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A knob that is a flag of the framework.
 
-    `values` spell ours as theirs where they differ. A `degree` has the divisors of the number of
-    ranks as choices. One that is not `searched` is left as the launch line has it, unless a study
-    file names it.
+    `values` spell ours as theirs where they differ; for the value `left_out` the flag is left out.
+    A `degree` has the divisors of the number of ranks as choices. One that is not `searched` is
+    left as the launch line has it, unless a study file names it. `reason` says why `when`.
     """
 
     flag: str
     spelling: Literal["value", "switch", "negatable"] = "value"
     values: dict[str, str] = msgspec.field(default_factory=dict)
+    left_out: Value | None = None
     degree: bool = False
     searched: bool = True
+    reason: str = ""
 
     def words(self, value: Value) -> tuple[str, ...]:
         """Return the arguments that set the knob to a value."""
+        if value == self.left_out and type(value) is type(self.left_out):
+            return ()
         if self.spelling != "value":
             no = "--no-" + self.flag.removeprefix("--")
             return (self.flag,) if value else (no,) if self.spelling == "negatable" else ()
@@ -321,6 +325,25 @@ class FrameworkRecipe(CommandRecipe):
             )
         return replace(line, arguments=tuple(kept), environment=own), notes
 
+    def refusals(self, study: Study, arguments: Sequence[str]) -> Iterator[str]:
+        """Yield why arguments would be refused, crash or be ignored; nothing is asked or launched.
+
+        The study gives the work and the machine.
+        """
+        flags, _ = Flags.of(self.name, None)
+        yield from flags.faults(arguments)
+        line = LaunchLine(program=("",), arguments=tuple(arguments), folder=Path())
+        given, _ = self._seeds(line, flags, None)
+        own = {name: knob.default for name, knob in self.table.knobs.items()}
+        names = {**facts(study.workload, study.environment), **own, **given}
+        for name, value in given.items():
+            knob = self.table.knobs[name]
+            if value != knob.default and knob.when and not parse(knob.when).holds(names):
+                yield f"{name}={value} has no effect unless {knob.when}: {knob.reason}"
+        for rule in self.rules():
+            if (words := rule.broken(names)) is not None:
+                yield words
+
     # The port.
 
     def complete(self, study: Study) -> Study:
@@ -453,8 +476,13 @@ class FrameworkRecipe(CommandRecipe):
 
     def work_words(self, study: Study, settings: Mapping[str, Value]) -> tuple[str, ...]:  # noqa: ARG002 - for subclasses
         """Return the arguments that hold the work of a step equal."""
+        counts = self.counts(study)
+        return tuple(word.format_map(counts) for word in self.table.work)
+
+    def counts(self, study: Study) -> dict[str, int]:
+        """Return the numbers that `work` may name."""
         measure, work = study.measure, study.workload
-        counts = {
+        return {
             "warmup": measure.warmup_steps,
             "timed": measure.timed_steps,
             "profiled": measure.profiled_steps,
@@ -463,7 +491,6 @@ class FrameworkRecipe(CommandRecipe):
             "sequence_length": work.sequence_length,
             "seed": work.seed,
         }
-        return tuple(word.format_map(counts) for word in self.table.work)
 
     def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
         """Read what the job left, and check that each knob took hold."""

@@ -47,6 +47,7 @@ def ask_parser(
     world_size: int,
     program: Sequence[str] = (),
     with_flags: bool = False,
+    timeout_s: float = PARSER_TIMEOUT_S,
 ) -> Answer:
     """Return what the parser of this Python says of each list; nothing is launched.
 
@@ -66,12 +67,12 @@ def ask_parser(
             cwd=folder,
             env=dict(environment),
             capture_output=True,
-            timeout=PARSER_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise StudyError(
-            f"the parser of {framework} gave no answer in {PARSER_TIMEOUT_S:.0f} s ({python})"
+            f"the parser of {framework} gave no answer in {timeout_s:.0f} s ({python})"
         ) from error
     except OSError as error:
         raise StudyError(f"{python} cannot be started: {error.strerror}") from error

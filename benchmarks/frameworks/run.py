@@ -10,6 +10,7 @@ import argparse
 import importlib
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -173,6 +174,8 @@ def _study(name, python, baseline, folder):
     text = baseline.read_text(encoding="utf-8").replace("torchrun", f"{python.parent}/torchrun")
     script.write_text(text.replace("\npython ", f"\n{python} "), encoding="utf-8")
     (folder / "pretrain_gpt.py").touch()
+    (folder / "model").mkdir(exist_ok=True)
+    shutil.copyfile(HERE / "model.json", folder / "model/config.json")
     base = replace(builtin_study(local_environment()), environment=EIGHT_GPUS)
     found = framework_study(name, script, (), base)
     return found.recipe, completed(found.study)

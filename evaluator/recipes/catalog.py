@@ -10,7 +10,7 @@ from records.study import Study
 if TYPE_CHECKING:
     from evaluator.recipes.frameworks.framework import FrameworkRecipe
 
-FRAMEWORKS = {"torchtitan": "TorchTitan", "megatron": "Megatron"}
+FRAMEWORKS = {"torchtitan": "TorchTitan", "megatron": "Megatron", "sglang": "SGLang"}
 """The class of each framework, by the name of its recipe and module."""
 RECIPES = ("builtin", "command", "collectives", *FRAMEWORKS)
 

@@ -331,7 +331,10 @@ class FrameworkRecipe(CommandRecipe):
         The study gives the work and the machine.
         """
         flags, _ = Flags.of(self.name, None)
-        yield from flags.faults(arguments)
+        faults = list(flags.faults(arguments))
+        yield from faults
+        if faults:
+            return
         line = LaunchLine(program=("",), arguments=tuple(arguments), folder=Path())
         given, _ = self._seeds(line, flags, None)
         own = {name: knob.default for name, knob in self.table.knobs.items()}
@@ -340,7 +343,7 @@ class FrameworkRecipe(CommandRecipe):
             knob = self.table.knobs[name]
             if value != knob.default and knob.when and not parse(knob.when).holds(names):
                 yield f"{name}={value} has no effect unless {knob.when}: {knob.reason}"
-        for rule in self.rules():
+        for rule in self.rules(study):
             if (words := rule.broken(names)) is not None:
                 yield words
 

@@ -395,6 +395,7 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
         peak_memory_bytes=measurement.peak_memory_bytes,
         traces=traces,
         serving=measurement.serving,
+        traffic=measurement.traffic,
         workload=study.workload,
         environment=study.usable_environment,
     )

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 from records.machine import Conditions, LaunchRecord
 from records.study import Value, digest
+from records.workload import TrafficPoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,6 +224,33 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """Seconds that half of the requests, and 99 % of them, took at most."""
+
+    p50_s: float
+    p99_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficResult:
+    """How a server answered its requests at one traffic point, as its clients saw it.
+
+    `tpot` is the mean time per token after the first of each request, `itl` the time of each such
+    token; both are None where answers have one token. `goodput` counts the requests per second
+    that were served within the workload's objective; None where it has none.
+    """
+
+    point: TrafficPoint
+    request_count: int
+    requests_per_s: float
+    output_tokens_per_s: float
+    ttft: Latency
+    tpot: Latency | None
+    itl: Latency | None
+    goodput: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
     """Samples of one launch; step times in seconds shaped (ranks, steps).
 
@@ -241,6 +269,8 @@ class Measurement:
     device: str
     torch_version: str | None
     serving: Serving | None = None
+    traffic: tuple[TrafficResult, ...] = ()
+    """Of a server at each traffic point, in the order of the workload's."""
     profiled: bool = False
     tokens_verified: bool = True
     printed: bool = False

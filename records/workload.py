@@ -60,11 +60,32 @@ _LEAST = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficPoint:
+    """How requests reach a server: at most so many in flight, or so many arriving in a second.
+
+    With neither, all of them arrive together.
+    """
+
+    concurrency: int | None = None
+    requests_per_s: float | None = None
+
+    def __str__(self) -> str:
+        if self.concurrency is not None:
+            return f"{self.concurrency} in flight"
+        if self.requests_per_s is not None:
+            return f"{self.requests_per_s:g} requests/s arriving"
+        return "all requests together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Workload(Strict):
     """The work every trial must do; `None` where a card does not say.
 
     In the phase `communication` a step exchanges the `messages` and nothing else. In inference
     `requests_per_s` is how fast requests arrive at a server; without it all are there at the start.
+    A server is measured with each `concurrency`, the most requests in flight, and at each of the
+    `request_rates`; its steps are those of the first. A request is served well where its first
+    token takes at most `slo_ttft_s` and each further one `slo_tpot_s`.
     Without a `head_size` heads share the hidden size.
     """
 
@@ -90,6 +111,10 @@ class Workload(Strict):
     dense_layer_count: int | None = None
     output_length: int | None = None
     requests_per_s: float | None = None
+    concurrency: tuple[int, ...] = ()
+    request_rates: tuple[float, ...] = ()
+    slo_ttft_s: float | None = None
+    slo_tpot_s: float | None = None
     text_file: str | None = None
     seed: int = 42
     messages: tuple[Message, ...] = ()
@@ -102,9 +127,27 @@ class Workload(Strict):
                 f"[workload] phase {self.phase!r} exchanges no separate messages; leave "
                 "[[message]] out, or set phase to 'communication'"
             )
-        above_zero("workload", requests_per_s=self.requests_per_s)
+        above_zero(
+            "workload",
+            requests_per_s=self.requests_per_s,
+            slo_ttft_s=self.slo_ttft_s,
+            slo_tpot_s=self.slo_tpot_s,
+        )
+        for rate in self.request_rates:
+            above_zero("workload", request_rates=rate)
+        for count in self.concurrency:
+            at_least("workload", 1, concurrency=count)
         for least, names in _LEAST.items():
             at_least("workload", least, **{name: getattr(self, name) for name in names})
+
+    @property
+    def traffic(self) -> tuple[TrafficPoint, ...]:
+        """The points that a server is measured at, the main one first; never empty."""
+        points = (
+            *(TrafficPoint(concurrency=count) for count in self.concurrency),
+            *(TrafficPoint(requests_per_s=rate) for rate in self.request_rates),
+        )
+        return points or (TrafficPoint(requests_per_s=self.requests_per_s),)
 
     @property
     def tokens_per_step(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, get_args,
 
 from records.errors import SHOWN_CHARS, StudyError, shown
 from records.study import Environment
-from records.trial import Serving
+from records.trial import Serving, TrafficResult
 from records.workload import Workload
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ class Evidence:
 
     `step_times_s` are the untraced timed steps, seconds, each that of its slowest rank.
     `peak_memory_bytes` has one entry per rank. `traces` is None when nothing was profiled,
-    `serving` when nothing was served, `workload` and `environment` when it is unknown what ran.
+    `serving` when nothing was served, or no request was timed, `traffic` is empty unless a server
+    was loaded; `workload` and `environment` when it is unknown what ran.
     """
 
     step_times_s: tuple[float, ...] = ()
@@ -68,6 +69,7 @@ class Evidence:
     peak_memory_bytes: tuple[int, ...] = ()
     traces: "TraceSet | None" = None
     serving: Serving | None = None
+    traffic: tuple[TrafficResult, ...] = ()
     workload: Workload | None = None
     environment: Environment | None = None
 

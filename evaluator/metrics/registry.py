@@ -43,7 +43,7 @@ _NAMES: Final = {
     "throughput": (
         "step_time tokens_per_s rank_count avg_step_time step_period rank_seconds "
         "rank_seconds_per_token tokens_per_s_per_rank cost_per_step cost_per_million_tokens "
-        "ttft tpot output_tokens_per_s peak_memory"
+        "ttft ttft_p50 ttft_p99 tpot tpot_p50 tpot_p99 output_tokens_per_s goodput peak_memory"
     ),
     "compute": (
         "mfu achieved_tflops dominant_kernel_concentration mean_sm_coverage "

@@ -26,8 +26,8 @@ from evaluator.traces.model import (
 )
 from evaluator.traces.testing import Span, rank_trace
 from records.study import Environment
-from records.trial import MetricValue, Serving
-from records.workload import Message, Workload
+from records.trial import Latency, MetricValue, Serving, TrafficResult
+from records.workload import Message, TrafficPoint, Workload
 
 CARD = Workload(
     name="decoder",
@@ -123,6 +123,22 @@ def evidences() -> Mapping[str, Evidence]:
                 first_token_times_s=((0.1, 0.2, 0.1), (0.2, 0.1, 0.1)),
                 next_token_times_s=((0.01, 0.02, 0.01), (0.02, 0.01, 0.01)),
                 output_tokens_per_step=32,
+            ),
+        ),
+        "a server under load": replace(
+            samples,
+            workload=replace(CARD, phase="inference", output_length=4),
+            traffic=(
+                TrafficResult(
+                    point=TrafficPoint(concurrency=2),
+                    request_count=8,
+                    requests_per_s=10.0,
+                    output_tokens_per_s=40.0,
+                    ttft=Latency(p50_s=0.1, p99_s=0.3),
+                    tpot=None,
+                    itl=None,
+                    goodput=9.0,
+                ),
             ),
         ),
         "exchanged messages": replace(

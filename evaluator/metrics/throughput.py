@@ -20,6 +20,7 @@ from evaluator.metrics.base import (
     combine,
     metric_of,
 )
+from records.trial import Latency
 
 if TYPE_CHECKING:
     from evaluator.traces.intervals import Nanoseconds
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 UNTIMED = Absent("no step was timed")
 UNSERVED = Absent("nothing was served")
+UNLOADED = Absent("no server was loaded with requests")
 UNPRICED = Absent(
     "no price of an accelerator is given (accelerator_usd_per_hour under [environment])"
 )
@@ -127,10 +129,60 @@ def tpot(evidence: Evidence) -> float | Absent:
 
 @metric_of("Output throughput", "tokens/s", "higher", SAMPLES)
 def output_tokens_per_s(evidence: Evidence) -> float | Absent:
-    """Tokens of all answers per step, over the median step time."""
-    if evidence.serving is None or not evidence.step_times_s:
-        return UNSERVED
-    return evidence.serving.output_tokens_per_step / median(evidence.step_times_s)
+    """Tokens of all answers per step, over the median step time; of a batch whose answers were not
+    timed one by one, those that the workload asks for.
+    """
+    if evidence.serving is not None:
+        tokens: float = evidence.serving.output_tokens_per_step
+    else:
+        work = evidence.workload
+        if work is None or work.phase != "inference" or not work.output_length:
+            return UNSERVED
+        share = work.output_length / (work.sequence_length + work.output_length)
+        processed = evidence.tokens_per_step
+        tokens = (work.tokens_per_step if processed is None else processed) * share
+    return per_s(tokens, median(evidence.step_times_s)) if evidence.step_times_s else UNTIMED
+
+
+@metric_of("Median time to first token", "s", "lower", SAMPLES)
+def ttft_p50(evidence: Evidence) -> float | Absent:
+    """Time to first token that half of the requests took at most, at the main traffic point."""
+    return evidence.traffic[0].ttft.p50_s if evidence.traffic else UNLOADED
+
+
+@metric_of("Time to first token, 99 %", "s", "lower", SAMPLES)
+def ttft_p99(evidence: Evidence) -> float | Absent:
+    """Time to first token that 99 % of the requests took at most, at the main traffic point."""
+    return evidence.traffic[0].ttft.p99_s if evidence.traffic else UNLOADED
+
+
+@metric_of("Median time per output token", "s", "lower", SAMPLES)
+def tpot_p50(evidence: Evidence) -> float | Absent:
+    """Mean time per token after the first that half of the requests took at most, at the main
+    traffic point.
+    """
+    found = _tpot(evidence)
+    return found if isinstance(found, Absent) else found.p50_s
+
+
+@metric_of("Time per output token, 99 %", "s", "lower", SAMPLES)
+def tpot_p99(evidence: Evidence) -> float | Absent:
+    """Mean time per token after the first that 99 % of the requests took at most, at the main
+    traffic point.
+    """
+    found = _tpot(evidence)
+    return found if isinstance(found, Absent) else found.p99_s
+
+
+@metric_of("Goodput", "requests/s", "higher", SAMPLES)
+def goodput(evidence: Evidence) -> float | Absent:
+    """Requests per second that were served within the workload's objective (slo_ttft_s and
+    slo_tpot_s), at the main traffic point.
+    """
+    if not evidence.traffic:
+        return UNLOADED
+    found = evidence.traffic[0].goodput
+    return Absent("the workload has no slo_ttft_s or slo_tpot_s") if found is None else found
 
 
 @metric_of("Cost of a step", "rank s", "lower", ANY)
@@ -225,6 +277,12 @@ def per_s(amount: float, seconds: float) -> float | Absent:
 def inner(steps: "StepWindows") -> "StepWindows":
     """Without the first and the last, which a profiler distorts, where there are more than two."""
     return steps.among(steps.number[1:-1]) if steps.count >= LEAST_TO_TRIM else steps
+
+
+def _tpot(evidence: Evidence) -> Latency | Absent:
+    if not evidence.traffic:
+        return UNLOADED
+    return evidence.traffic[0].tpot or Absent("answers have one token")
 
 
 def _tokens_per_s(seconds: float, tokens: float) -> float | Absent:

@@ -4,7 +4,7 @@ Terminal, page, report, JSON, CSV, data frames and prompt read these. Nothing he
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import Final, TypeAlias
@@ -23,6 +23,7 @@ from records.trial import (
     Measured,
     MetricValue,
     Outcome,
+    TrafficResult,
     Trial,
 )
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
@@ -156,6 +157,9 @@ LAUNCH: Final[Mapping[str, Callable[[Outcome], object]]] = {
     "metrics": lambda of: (
         {each.name: each.value for each in of.metrics} if isinstance(of, Measured) else None
     ),
+    "traffic": lambda of: (
+        [asdict(each) for each in of.measurement.traffic] if isinstance(of, Measured) else []
+    ),
     "caveats": lambda of: list(caveats(of)),
 }
 """The facts of any launch, of a repeat too, by key."""
@@ -199,6 +203,7 @@ OUTCOME: Final = (
     ),
     Fact("energy_per_step", _energy_per_step, "energy per step", unit="J"),
     _of_launch("metrics"),
+    _of_launch("traffic"),
     _of_launch("caveats", "caveat"),
 )
 PROPOSAL: Final = (
@@ -223,7 +228,7 @@ FACTS: Final = (Fact("ordinal", lambda of, _: of.ordinal), *OUTCOME, *PROPOSAL)
 DETAIL: Final = frozenset(
     (
         *("first_launch", "rationale", "expected_speedup", "expected_over"),
-        *("parent", "exchange", "attempts"),
+        *("parent", "exchange", "attempts", "traffic"),
     )
 )
 """Keys of facts that lists go without."""
@@ -435,6 +440,7 @@ def trial_document(of: TrialRecord, charts: Mapping[str, Chart] | None = None) -
         ("proposal", "Proposal", [Facts(lines=tuple(fact_lines(PROPOSAL, of.trial)))]),
         ("settings", "Configuration", [_settings(of)]),
         ("samples", "Samples", _samples(of)),
+        ("traffic", "Under load", traffic_blocks(of.trial.outcome)),
         ("time", "Where time went", time_blocks(of.trial)),
         ("metrics", "Metrics", _metrics(of)),
         *_launches(of),
@@ -502,6 +508,37 @@ def _samples(of: TrialRecord) -> list[Block]:
     if measurement.conditions is not None:
         lines.append(("machine", conditions_words(measurement.conditions)))
     return [Facts(lines=tuple(lines))] if lines else []
+
+
+def traffic_blocks(outcome: Outcome) -> list[Block]:
+    """Return how a server answered at each traffic point, the main one first."""
+    results = outcome.measurement.traffic if isinstance(outcome, Measured) else ()
+    if not results:
+        return []
+    columns: Mapping[str, Callable[[TrafficResult], Cell | str]] = {
+        "traffic": lambda of: str(of.point),
+        "requests": lambda of: number(of.request_count),
+        "requests/s": lambda of: number(of.requests_per_s),
+        "output tokens/s": lambda of: number(of.output_tokens_per_s),
+        "goodput [requests/s]": lambda of: number(of.goodput),
+        "TTFT p50 [s]": lambda of: number(of.ttft.p50_s),
+        "TTFT p99 [s]": lambda of: number(of.ttft.p99_s),
+        "TPOT p50 [s]": lambda of: number(of.tpot.p50_s if of.tpot else None),
+        "TPOT p99 [s]": lambda of: number(of.tpot.p99_s if of.tpot else None),
+        "ITL p50 [s]": lambda of: number(of.itl.p50_s if of.itl else None),
+        "ITL p99 [s]": lambda of: number(of.itl.p99_s if of.itl else None),
+    }
+    if all(result.goodput is None for result in results):
+        columns = {name: cell for name, cell in columns.items() if "goodput" not in name}
+    return [
+        Table(
+            about="What clients saw at each traffic point, the steps first; p50 and p99 are over "
+            "all requests: time to first token (TTFT), mean time per token after it (TPOT), and "
+            "time from one token to the next (ITL)",
+            headings=tuple(columns),
+            rows=tuple(TableRow.of(*(cell(each) for cell in columns.values())) for each in results),
+        )
+    ]
 
 
 def time_blocks(trial: Trial) -> list[Block]:

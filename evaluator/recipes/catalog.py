@@ -10,7 +10,12 @@ from records.study import Study
 if TYPE_CHECKING:
     from evaluator.recipes.frameworks.framework import FrameworkRecipe
 
-FRAMEWORKS = {"torchtitan": "TorchTitan", "megatron": "Megatron", "sglang": "SGLang"}
+FRAMEWORKS = {
+    "torchtitan": "TorchTitan",
+    "megatron": "Megatron",
+    "sglang": "SGLang",
+    "vllm": "Vllm",
+}
 """The class of each framework, by the name of its recipe and module."""
 RECIPES = ("builtin", "command", "collectives", *FRAMEWORKS)
 

@@ -98,6 +98,8 @@ class FrameworkKnob(Knob, frozen=True, kw_only=True, forbid_unknown_fields=True)
             return plain.lower() in {"true", "1", "yes", "on"}
         if isinstance(self.default, int) and re.fullmatch(r"-?\d+", plain):
             return int(plain)
+        if isinstance(self.default, float):
+            return float(plain)
         return plain
 
 
@@ -118,8 +120,8 @@ class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `packages` are its distributions, the first decides the version. `work` are arguments that hold
     the work of a step equal; names in braces stand for counts of the study. `dropped` flags would
-    spoil a measurement. `rank_count` is an expression over knobs. `checked` says how the recipe
-    was checked.
+    spoil a measurement. `inherit` are patterns of our variables that the framework reads.
+    `rank_count` is an expression over knobs. `checked` says how the recipe was checked.
     """
 
     title: str
@@ -132,6 +134,7 @@ class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     work: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
     environment: dict[str, str] = {}
+    inherit: tuple[str, ...] = ()
     trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
     step_time: str | None = None
     phase: Literal["training", "inference"] = "training"
@@ -175,6 +178,7 @@ class FrameworkRecipe(CommandRecipe):
             trace_files=self.table.trace_files,
             rank_count=self.table.rank_count,
             environment={**self._variables(line), VERSION: flags.version},
+            inherit=self.table.inherit,
             step_time=self.table.step_time,
         )
         workload = self.workload(base.workload, line, answer)
@@ -353,7 +357,7 @@ class FrameworkRecipe(CommandRecipe):
         """Give knobs their conditions and descriptions, and add the rules of the framework."""
         study = super().complete(study)
         wishes = []
-        if self.table.rank_count != "world_size" and not counts_ranks(study):
+        if self.table.rank_count != "world_size" and not self.may_idle(study):
             wishes.append(
                 new_rule(
                     "ranks",
@@ -375,6 +379,10 @@ class FrameworkRecipe(CommandRecipe):
         given = replace(study.space, constraints=own)
         table = KnobTable(replace(study, space=given), self.knobs(study))
         return replace(study, space=table.complete(rules, wishes=wishes))
+
+    def may_idle(self, study: Study) -> bool:
+        """Whether a configuration that leaves ranks idle may be the best."""
+        return counts_ranks(study)
 
     def rules(self, study: Study) -> tuple[Rule, ...]:  # noqa: ARG002 - for subclasses
         """Every rule without which a configuration cannot run, or would be another one."""
@@ -492,6 +500,7 @@ class FrameworkRecipe(CommandRecipe):
             "steps": measure.warmup_steps + measure.timed_steps + measure.profiled_steps,
             "global_batch": work.global_batch,
             "sequence_length": work.sequence_length,
+            "output_length": work.output_length or 1,
             "seed": work.seed,
         }
 

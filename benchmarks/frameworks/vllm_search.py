@@ -157,7 +157,7 @@ def swept(name, line, config, vllm, folder, environment) -> float:
         ended = subprocess.run(
             [*line.split(), *flags, *load, *warm], stdout=subprocess.PIPE, check=True, **given
         )
-        return float(re.search(r"([\d.]+) output tokens/s", ended.stdout)[1])
+        return _printed(r"([\d.]+) output tokens/s", ended.stdout)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -173,10 +173,17 @@ def swept(name, line, config, vllm, folder, environment) -> float:
         bench += [f"--num-prompts={5 * REQUESTS}", f"--max-concurrency={IN_FLIGHT}"]
         bench += ["--ignore-eos", f"--num-warmups={REQUESTS}", "--disable-tqdm"]
         ended = subprocess.run(bench, stdout=subprocess.PIPE, check=True, **given)
-        return float(re.search(r"Output token throughput \(tok/s\): +([\d.]+)", ended.stdout)[1])
+        return _printed(r"Output token throughput \(tok/s\): +([\d.]+)", ended.stdout)
     finally:
         server.send_signal(signal.SIGTERM)
         server.wait()
+
+
+def _printed(pattern: str, text: str) -> float:
+    found = re.search(pattern, text)
+    if found is None:
+        raise ValueError(f"vLLM printed no {pattern}: {text[-500:]}")
+    return float(found[1])
 
 
 if __name__ == "__main__":

@@ -18,16 +18,13 @@ def main() -> None:
     is_server = "bench" not in request["program"]
     answers = [parsed(line, is_server) for line in request["lines"]]
     first = answers[0] if answers else ({}, {})
-    print(
-        json.dumps(
-            {
-                "versions": versions("vllm", "torch", "transformers"),
-                "parsed": [answer for answer, _ in answers],
-                "workload": first[1],
-                "flags": flags(False) | flags(True) if request["with_flags"] else None,
-            }
-        )
-    )
+    answer = {
+        "versions": versions("vllm", "torch", "transformers"),
+        "parsed": [parsed for parsed, _ in answers],
+        "workload": first[1],
+        "flags": flags(False) | flags(True) if request["with_flags"] else None,
+    }
+    sys.stdout.write(f"\n{json.dumps(answer)}\n")
 
 
 def make_parser(is_server):
@@ -66,7 +63,7 @@ def parsed(line, is_server):
             config = engine_config(arguments, is_server)
     except SystemExit:
         return {"error": last_words(said.getvalue())}, {}
-    except Exception as error:  # what a validator raises has many types
+    except Exception as error:  # noqa: BLE001 - what a validator raises has many types
         return {"error": last_words(f"{type(error).__name__}: {error}")}, {}
     return {"error": None, "values": values(config)}, workload(config, arguments, is_server)
 

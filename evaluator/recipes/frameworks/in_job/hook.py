@@ -3,11 +3,9 @@
 Importing it makes the folder of the launch line importable, for hooks of frameworks in a checkout.
 """
 
-import json
 import os
 import runpy
 import sys
-import time
 from pathlib import Path
 
 _folders = [name for name in os.environ.get("CCLSEARCH_PYTHONPATH", "").split(":") if name]
@@ -24,11 +22,3 @@ def run_program() -> None:
     else:
         sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
         runpy.run_path(sys.argv[0], run_name="__main__")
-
-
-def beat(phase: str, step: int | None = None) -> None:
-    """Record which step begins, for `cclsearch run` and its service to show."""
-    line = json.dumps({"phase": phase, "step": step, "at_ns": time.perf_counter_ns()})
-    path = Path(os.environ["TRACE_DIR"]).parent / "rank0.progress.jsonl"
-    with path.open("a", encoding="utf-8") as beats:
-        beats.write(line + "\n")

@@ -65,18 +65,18 @@ def repeat_offline_batch() -> None:
 
         times_s = []
         for number in range(WARMUP + TIMED):
-            hook.beat("warmup" if number < WARMUP else "timed", number)
+            beat("warmup" if number < WARMUP else "timed", number)
             elapsed_s, outputs = step()
             times_s.append(elapsed_s)
         tokens = sum(len(each.prompt_token_ids or ()) for each in outputs)
         tokens += sum(len(answer.token_ids) for each in outputs for answer in each.outputs)
         report(times_s, tokens)
         if PROFILED:
-            hook.beat("profile", WARMUP + TIMED)
+            beat("profile", WARMUP + TIMED)
             llm.start_profile()
             step()
             llm.stop_profile()
-        hook.beat("done")
+        beat("done")
         return elapsed_s, outputs
 
     throughput._run_vllm_requests = run_steps
@@ -90,7 +90,7 @@ def measure_server() -> None:
     command = [sys.executable, *sys.argv[1:], "--host=127.0.0.1", f"--port={port}"]
     server = subprocess.Popen(command)
     try:
-        hook.beat("setup")
+        beat("setup")
         url = f"http://127.0.0.1:{port}"
         # Imported while the server loads.
         bench = Bench(url, json.loads(Path("traffic.json").read_text(encoding="utf-8")))
@@ -98,7 +98,7 @@ def measure_server() -> None:
         bench.measure()
     finally:
         stop(server)
-    hook.beat("done")
+    beat("done")
 
 
 def wait_until_ready(server, url) -> None:
@@ -139,7 +139,7 @@ class Bench:
         times_s = []
         for number in range(WARMUP + TIMED):
             is_warm = number >= WARMUP
-            hook.beat("timed" if is_warm else "warmup", number)
+            beat("timed" if is_warm else "warmup", number)
             name = f"0-{number - WARMUP}" if is_warm else None
             result = self.at(main_point, number, name)
             times_s.append(result["duration"])
@@ -147,7 +147,7 @@ class Bench:
         for number, point in enumerate(others, 1):
             self.at(point, WARMUP + TIMED + number, f"{number}-0")
         if PROFILED:
-            hook.beat("profile", WARMUP + TIMED)
+            beat("profile", WARMUP + TIMED)
             self.at(main_point, WARMUP + TIMED, None, "--profile")
 
     def at(self, point, number, name, *more):
@@ -175,6 +175,13 @@ class Bench:
             words += ["--save-result", "--save-detailed", f"--result-dir={self.results}"]
             words.append(f"--result-filename={name}.json")
         return self.run(self.parser.parse_args(words))
+
+
+def beat(phase, step=None) -> None:
+    """Record which step begins, for `cclsearch run` and its service to show."""
+    line = json.dumps({"phase": phase, "step": step, "at_ns": time.perf_counter_ns()})
+    with (FOLDER.parent / "rank0.progress.jsonl").open("a", encoding="utf-8") as beats:
+        beats.write(line + "\n")
 
 
 def report(times_s, tokens) -> None:

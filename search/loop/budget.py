@@ -60,6 +60,10 @@ class TimeLimit:
             return elapsed_s
         return elapsed_s + min(count * elapsed_s / made, self.max_s / 2)
 
+    def left_s(self) -> float | None:
+        """Return the time that is left for a launch; None without a limit."""
+        return None if self.max_s is None else self.max_s - (self.clock() - self.started_s)
+
     def allows(self, used: int = 0, count: int = 0) -> bool:
         """Whether N more launches would end in time; without any, whether there is time left."""
         return self.max_s is None or self.expected_s(used, count) < self.max_s

@@ -35,13 +35,17 @@ class Search:
 
     def run(self) -> StudyResult:
         """Run to the end of the budget; an interrupted study can be resumed."""
+        limit = self._time_limit()
+        runner = replace(self.trial_runner, left_s=limit.left_s)
+        return replace(self, trial_runner=runner)._run(limit)
+
+    def _run(self, limit: TimeLimit) -> StudyResult:
         runner, study = self.trial_runner, self.trial_runner.study
         store, study_id = runner.store, runner.study_id
         with store.lock(study_id):
             runner.clear()
             store.start_run(study_id, study)
             try:
-                limit = self._time_limit()
                 reason = self._search(limit)
                 launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
                 held_out = self._plan.hold_out()

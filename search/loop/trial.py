@@ -195,6 +195,7 @@ def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping
     return reasons
 
 
+LEAST_TIMEOUT_S = 1.0
 KEPT_FILES = (
     *("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt"),
     "cclsearch.py",
@@ -218,6 +219,8 @@ class TrialRunner:
     sleep: Callable[[float], None] = time.sleep
     scrubber: Scrubber | None
     """Removes secrets from all that is recorded; None where it was recorded before."""
+    left_s: Callable[[], float | None] = lambda: None
+    """Time that is left of the search's limit, which no launch may pass."""
 
     @property
     def study(self) -> Study:
@@ -291,7 +294,7 @@ class TrialRunner:
     def _launch(self, config: Config, history: History, folder: str) -> tuple[Outcome, int]:
         """Launch, and retry while the infrastructure fails."""
         retries = Retrying(
-            retry=retry_if_result(_is_infrastructure),
+            retry=retry_if_result(self._may_retry),
             stop=stop_after_attempt(1 + self.study.measure.infrastructure_retries),
             wait=wait_exponential(multiplier=1, max=30),
             sleep=self.sleep,
@@ -306,6 +309,12 @@ class TrialRunner:
                 files, launched = outcome.artifacts, outcome.launched
                 return replace(difference, artifacts=files, launched=launched), attempts
         return outcome, attempts
+
+    def _may_retry(self, outcome: Outcome) -> bool:
+        if not _is_infrastructure(outcome):
+            return False
+        left_s = self.left_s()
+        return left_s is None or left_s > LEAST_TIMEOUT_S
 
     def _with_limit(self, history: History) -> Study:
         """Return the study with a limit that stops a launch clearly slower than the best.
@@ -333,7 +342,9 @@ class TrialRunner:
         Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir / folder, 1) as (place,):
-            return self._stored(self.evaluator.evaluate(study, config, place), place)
+            timed, is_cut = self._within_limit(study)
+            outcome = self.evaluator.evaluate(timed, config, place)
+            return self._stored(_out_of_time(outcome, timed) if is_cut else outcome, place)
 
     def launch_together(
         self, study: Study, configs: Sequence[Config], seed: int
@@ -343,8 +354,19 @@ class TrialRunner:
         Raises `StoreError` when they cannot be written or stored.
         """
         with self._folders(self._workdir, len(configs)) as folders:
-            outcomes = self.evaluator.evaluate_together(study, configs, folders, seed)
+            timed, is_cut = self._within_limit(study)
+            outcomes = self.evaluator.evaluate_together(timed, configs, folders, seed)
+            if is_cut:
+                outcomes = tuple(_out_of_time(outcome, timed) for outcome in outcomes)
             return tuple(map(self._stored, outcomes, folders))
+
+    def _within_limit(self, study: Study) -> tuple[Study, bool]:
+        """Return the study with a timeout that keeps to the limit, and whether that cuts it."""
+        left_s = self.left_s()
+        if left_s is None or left_s >= study.measure.timeout_s:
+            return study, False
+        timeout_s = max(LEAST_TIMEOUT_S, left_s)
+        return replace(study, measure=replace(study.measure, timeout_s=timeout_s)), True
 
     @contextmanager
     def _folders(self, root: Path, count: int) -> Iterator[Sequence[Path]]:
@@ -368,6 +390,14 @@ class TrialRunner:
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
         names = {path: path.relative_to(folder).as_posix() for path in paths}
         return replace(outcome, artifacts=self.store.artifacts.keep_all(names))
+
+
+def _out_of_time(outcome: Outcome, study: Study) -> Outcome:
+    """Return the outcome of a launch whose timeout was cut; the limit is no fault of it."""
+    if not isinstance(outcome, Failed) or outcome.kind is not FailureKind.HANG:
+        return outcome
+    words = f"the time limit of the search ended the launch after {study.measure.timeout_s:.3g} s"
+    return replace(outcome, kind=FailureKind.INFRASTRUCTURE, message=words)
 
 
 def _is_infrastructure(outcome: Outcome) -> bool:

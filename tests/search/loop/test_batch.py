@@ -198,7 +198,7 @@ def test_nothing_more_is_proposed_after_the_time_limit_is_reached_in_a_batch(tab
         capacity=TWO,
         proposer=lambda _space: proposer,
         budget=Budget(trials=10, patience=10, max_wall_s=60.0),
-        clock=iter([0.0, 0.0, 10.0, 61.0, 62.0]).__next__,
+        clock=iter([0.0, 0.0, 0.0, 10.0, 61.0, 61.0, 62.0]).__next__,
     )
 
     study.run()

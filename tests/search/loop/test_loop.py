@@ -86,11 +86,32 @@ ONE_LOST = {**seconds(0.5, 0.4, 0.4), 1: INFRASTRUCTURE}  # costs no launch of t
     ],
 )
 def test_a_search_ends_when_a_limit_is_reached(tabular, endings, limits, reason, launched):
-    clock = iter([0.0, 0.0, 20.0, 45.0, 45.0]).__next__
-    study = tabular(endings, measure=ONCE, budget=budget(**limits), clock=clock)
+    study = tabular(endings, measure=ONCE, budget=budget(**limits))
+    study.clock = lambda: (0.0, 20.0, 45.0)[min(len(study.launched), 2)]
 
     assert study.run().stop_reason.startswith(reason)
     assert study.launched == [*range(launched)]
+
+
+def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(tabular):
+    endings = {**seconds(0.5, 0.4), 2: Fails(kind=FailureKind.HANG)}
+    study = tabular(endings, measure=ONCE, budget=budget(max_wall_s=100.0))
+    timeouts_s: list[float] = []
+
+    class Watched(TabularEvaluator):
+        def evaluate(self, given, config, workdir):
+            timeouts_s.append(given.measure.timeout_s)
+            return super().evaluate(given, config, workdir)
+
+    study.evaluator = Watched(endings=study.evaluator.endings)
+    study.clock = lambda: (0.0, 10.0, 20.0, 100.0)[min(len(study.launched), 3)]
+
+    study.run()
+
+    assert timeouts_s[:3] == [100.0, 90.0, 80.0]
+    cut = study.history.trials[2].outcome
+    assert cut.kind is FailureKind.INFRASTRUCTURE
+    assert cut.message == "the time limit of the search ended the launch after 80 s"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -300,11 +301,21 @@ class _Trial:
         partial.replace(folder / f"rank{self._rank}.json")
 
     def _enter_profiled_step(self) -> None:
-        torch: Any = sys.modules.get("torch")
-        if torch is None:
+        jax, torch = _jax_in_use(), sys.modules.get("torch")
+        if jax is not None:
+            if self._profiler is None:
+                self._profiler = jax.profiler
+                jax.profiler.start_trace(str(self._folder))
+            annotation = jax.profiler.StepTraceAnnotation("cclsearch.step", step_num=self._done)
+            self._step.enter_context(annotation)
+        elif torch is not None:
+            self._enter_torch_step(torch)
+        else:
             raise RuntimeError(
-                "only scripts that use torch are profiled; set [measure] profiled_steps = 0"
+                "only scripts that use torch or jax are profiled; set [measure] profiled_steps = 0"
             )
+
+    def _enter_torch_step(self, torch: Any) -> None:
         if self._profiler is None:
             activities = [torch.profiler.ProfilerActivity.CPU]
             if torch.cuda.is_initialized():
@@ -314,7 +325,13 @@ class _Trial:
         self._step.enter_context(torch.profiler.record_function(f"ProfilerStep#{self._done}"))
 
     def _stop_profiler(self) -> None:
-        if self._profiler is not None:
+        if self._profiler is None:
+            return
+        if isinstance(self._profiler, ModuleType):
+            self._profiler.stop_trace()
+            for profile in self._folder.glob("plugins/profile/*/*.xplane.pb"):
+                profile.replace(self._folder / f"rank{self._rank}.xplane.pb")
+        else:
             self._profiler.stop()
             self._profiler.export_chrome_trace(str(self._folder / f"rank{self._rank}.json"))
 
@@ -326,13 +343,19 @@ def _means(steps: Mapping[int, list[Any]]) -> list[float]:
 
 def _wait_for_devices() -> None:
     """Return once the devices have done all that they were given."""
-    torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
+    torch, jax = sys.modules.get("torch"), _jax_in_use()
     for name in ("cuda", "xpu") if torch is not None else ():
         device = getattr(torch, name, None)
         if device is not None and device.is_initialized():
             device.synchronize()
     if jax is not None:
         jax.block_until_ready(jax.live_arrays())
+
+
+def _jax_in_use() -> Any:
+    """Return JAX where the script has arrays on its devices; None elsewhere."""
+    jax = sys.modules.get("jax")
+    return jax if jax is not None and jax.live_arrays() else None
 
 
 def _peak_memory_bytes() -> int:

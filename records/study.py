@@ -267,7 +267,7 @@ class Command(Strict):
     """
 
     run: tuple[str, ...]
-    trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
+    trace_files: tuple[str, ...] = ("*.json", "*.json.gz", "*.xplane.pb")
     rank_count: str | None = None
     booleans: tuple[str, str] = ("true", "false")
     export: Mapping[str, str] = field(default_factory=dict)

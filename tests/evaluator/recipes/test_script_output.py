@@ -115,10 +115,10 @@ def test_what_another_trial_left_is_out_of_reach(tried):
     failed = tried('ls -A "$TRACE_DIR" > listing; pwd > place')
 
     assert failed.failure.message == (
-        "the script ended with status 0 but left no trace: no *.json or *.json.gz in TRACE_DIR; "
-        "write `for batch in cclsearch.steps(batches)` in its training loop; or write a trace of "
-        "each rank there; or steps.json with the step times, and set [measure] "
-        "profiled_steps = 0; see docs/recipes.md"
+        "the script ended with status 0 but left no trace: no *.json or *.json.gz or "
+        "*.xplane.pb in TRACE_DIR; write `for batch in cclsearch.steps(batches)` in its training "
+        "loop; or write a trace of each rank there; or steps.json with the step times, and set "
+        "[measure] profiled_steps = 0; see docs/recipes.md"
     )
     assert (failed.folder / "listing").read_text() == ""
     assert (failed.folder / "place").read_text().strip() == str(failed.folder)

@@ -322,15 +322,13 @@ class StudyOptions:
     def _framework_study(self, base: Study) -> Study:
         """Return the study of a launch line; what was found is printed to standard error."""
         from search.study.framework_study import framework_study
-        from search.study.study_file import with_machine_of
 
-        if self.config is not None:
-            base = with_machine_of(self.config, base)
         found = framework_study(
             self.recipe or "",
             self.baseline,
             self.line or (),
             base,
+            self.config,
             lambda note: typer.echo(f"{self.recipe}: {note}", err=True),
         )
         for note in found.notes:

@@ -15,6 +15,7 @@ from records.errors import StudyError, shown
 from records.study import Study
 from records.workload import Workload
 from search import settings
+from search.study.study_file import with_machine_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +34,20 @@ def framework_study(
     baseline: Path | None,
     words: Sequence[str],
     base: Study,
+    config: Path | None = None,
     notice: Callable[[str], None] = lambda _: None,
 ) -> FrameworkStudy:
     """Return the study of a launch line, given as words or in a shell script.
 
-    Asks the framework's parser in the job's Python; nothing is launched. `notice` is given what a
-    person should know while that takes its time. Raises `StudyError` for a line that does not
-    start the framework or that its parser refuses.
+    Asks the framework's parser in the job's Python; nothing is launched. The study file `config`
+    may state the machine. `notice` is given what a person should know while that takes its time.
+    Raises `StudyError` for a line that does not start the framework or that its parser refuses.
     """
     recipe = framework_recipe(name)
     line, left_out = recipe.without_secrets(launch_line(recipe, baseline, words))
-    base = _with_ranks(base, recipe.started_ranks(line))
     for note in left_out:
         notice(note)
+    base = _on_machine(base, recipe.started_ranks(line), config)
     notice(f"asking its parser, which may take a minute ({line.python})")
     answer = parse_lines(recipe, line, [line.arguments], base.environment.world_size)
     error = answer.parsed[0].error if answer.parsed else None
@@ -71,12 +73,12 @@ def parse_lines(
     )
 
 
-def _with_ranks(base: Study, count: int | None) -> Study:
-    """Return a study for as many ranks as a launch line starts, on one node."""
-    if count is None:
-        return base
-    environment = replace(base.environment, world_size=count, ranks_per_node=count)
-    return replace(base, environment=environment)
+def _on_machine(base: Study, rank_count: int | None, config: Path | None) -> Study:
+    """Return a study for as many ranks as a launch line starts; a study file may say otherwise."""
+    if rank_count is not None:
+        machine = replace(base.environment, world_size=rank_count, ranks_per_node=rank_count)
+        base = replace(base, environment=machine)
+    return base if config is None else with_machine_of(config, base)
 
 
 def launch_line(recipe: FrameworkRecipe, baseline: Path | None, words: Sequence[str]) -> LaunchLine:

@@ -328,3 +328,20 @@ def test_every_word_of_a_line_arrives_as_the_shell_takes_it(tmp_path, words):
     script = f"echo begins\nrun() {{ {line} > log 2>&1; }}\nrun\n{line} | tee log"
 
     assert started(tmp_path, script) == [line, line]
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("torchrun --nproc-per-node 4 a.py", 4),
+        ("python -m torch.distributed.run --nproc_per_node=8 --nnodes 1 a.py", 8),
+        ("torchrun --nproc-per-node=gpu a.py", None),
+        ("accelerate launch --num_processes 2 a.py", 2),
+        ("deepspeed --num_gpus=2 a.py", 2),
+        ("python a.py --num_gpus 2", None),
+    ],
+)
+def test_a_launcher_says_how_many_ranks_it_starts(text, count):
+    line = line_of(text)
+
+    assert (line.rank_count, line.node_count) == (count, 1)

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 FRAMEWORKS = {
     "torchtitan": "TorchTitan",
+    "maxtext": "MaxText",
     "megatron": "Megatron",
     "sglang": "SGLang",
     "vllm": "Vllm",

@@ -135,7 +135,7 @@ class FrameworkTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dropped: tuple[str, ...] = ()
     environment: dict[str, str] = {}
     inherit: tuple[str, ...] = ()
-    trace_files: tuple[str, ...] = ("*.json", "*.json.gz")
+    trace_files: tuple[str, ...] = ("*.json", "*.json.gz", "*.xplane.pb")
     step_time: str | None = None
     phase: Literal["training", "inference"] = "training"
     checked: str = "recorded flags"

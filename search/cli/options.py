@@ -328,8 +328,8 @@ class StudyOptions:
             self.baseline,
             self.line or (),
             base,
-            self.config,
             lambda note: typer.echo(f"{self.recipe}: {note}", err=True),
+            self.config,
         )
         for note in found.notes:
             typer.echo(f"{self.recipe}: {note}", err=True)

@@ -34,8 +34,8 @@ def framework_study(
     baseline: Path | None,
     words: Sequence[str],
     base: Study,
-    config: Path | None = None,
     notice: Callable[[str], None] = lambda _: None,
+    config: Path | None = None,
 ) -> FrameworkStudy:
     """Return the study of a launch line, given as words or in a shell script.
 

@@ -43,7 +43,8 @@ def main():
         # Both end or block the process: one exits at an error, the other waits for other hosts.
         pyconfig._handle_config_exception = lambda _: None
         max_utils.maybe_initialize_jax_distributed_system = lambda _: None
-        read = [_read(line, count) for line in request["lines"]]
+        missing = _missing(request["program"])
+        read = [(None, missing) if missing else _read(line, count) for line in request["lines"]]
         flags = _flags() if request["with_flags"] else None
     first = read[0][0] if read else None
     answer = {
@@ -56,6 +57,14 @@ def main():
         "flags": flags,
     }
     print(json.dumps(answer))
+
+
+def _missing(program):
+    """Return why the module of a program cannot be started; its name has changed over time."""
+    module = program[-1] if program[-2:-1] == ["-m"] else None
+    if module is None or find_spec(module.partition(".")[0]):
+        return None
+    return f"there is no module {module}; this version has maxtext.trainers.pre_train.train"
 
 
 def _read(line, device_count):

@@ -56,7 +56,7 @@ def main():
         "workload": _workload(first) if first else {},
         "flags": flags,
     }
-    print(json.dumps(answer))
+    sys.stdout.write(json.dumps(answer) + "\n")
 
 
 def _missing(program):
@@ -76,7 +76,7 @@ def _read(line, device_count):
         _mesh(config, device_count)
     except SystemExit as error:
         return None, f"it ended with status {error.code}"
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - whatever a setting of the user's raises
         return None, _plain(error)
     known = _remat_policies()
     if known and config.remat_policy not in {*known, None}:

@@ -197,7 +197,7 @@ def read_text(text: str) -> Finding | None:
     """Return what one line says, or None when it is not about a failure."""
     rule = meaning(text[:LINE_CHARS])
     if rule is not None:
-        return _finding_of(rule, text.strip(), text)
+        return _finding_of(rule, text.strip(" \t│"), text)  # tyro draws a box around its errors
     thrown = _BARE.match(text)
     return None if thrown is None else read_error(thrown["type"], thrown["message"])
 

@@ -261,6 +261,12 @@ def test_no_text_that_a_rule_matches_is_passed_over(text):
     assert meaning(text) is not None
 
 
+def test_an_error_in_a_box_is_told_without_the_box():
+    found = read_log("│ Unrecognized options: --parallelism.tensor-parallel-degre       │")
+
+    assert found.said == "Unrecognized options: --parallelism.tensor-parallel-degre"
+
+
 def test_an_assertion_without_a_message_is_told_by_its_line():
     found = read_log(
         """Traceback (most recent call last):

@@ -3,6 +3,7 @@
 import importlib.abc
 import sys
 import types
+from typing import Any
 
 
 class _Shim(importlib.abc.MetaPathFinder):
@@ -19,9 +20,12 @@ def change_torch():
     import torch._utils
     from torch.distributed.fsdp import FSDPModule
 
+    cpu: Any = torch.cpu
+    distributed: Any = torch.distributed
+    module: Any = FSDPModule
     torch._utils._get_available_device_type = lambda: "cpu"
     card = types.SimpleNamespace(total_memory=8 << 30, name="cpu")
-    torch.cpu.current_device = lambda: 0
+    cpu.current_device = lambda: 0
     for name, found in {
         "memory_stats": lambda *_: {},
         "reset_peak_memory_stats": lambda *_: None,
@@ -31,18 +35,18 @@ def change_torch():
         "manual_seed": torch.manual_seed,
         "get_device_properties": lambda *_: card,
     }.items():
-        if not hasattr(torch.cpu, name):
-            setattr(torch.cpu, name, found)
-    if not hasattr(torch.distributed, "set_timeout"):  # in nightly builds, which 0.3.0 is made for
-        torch.distributed.set_timeout = lambda *_, **__: None
+        if not hasattr(cpu, name):
+            setattr(cpu, name, found)
+    if not hasattr(distributed, "set_timeout"):  # in nightly builds, which 0.3.0 is made for
+        distributed.set_timeout = lambda *_, **__: None
 
-    divide = FSDPModule.set_gradient_divide_factor
+    divide = module.set_gradient_divide_factor
 
     def divide_by_sum(self, factor):
         self.set_force_sum_reduction_for_comms(True)  # gloo cannot scale while it adds up
         divide(self, factor)
 
-    FSDPModule.set_gradient_divide_factor = divide_by_sum
+    module.set_gradient_divide_factor = divide_by_sum
 
 
 sys.meta_path.insert(0, _Shim())

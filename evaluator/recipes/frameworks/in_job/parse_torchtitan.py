@@ -12,6 +12,7 @@ import io
 import json
 import re
 import sys
+import traceback
 import typing
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -70,7 +71,8 @@ def _layout_fault(config: Any, ranks: int) -> str | None:
     try:
         dims = _dims(config, ranks)
     except AssertionError as error:
-        return str(error)
+        line = traceback.extract_tb(error.__traceback__)[-1].line
+        return str(error) or f"the degrees do not fit {ranks} ranks: {line}"
     if dims.pp > 1:
         try:
             schedules.get_schedule_class(config.parallelism.pipeline_parallel_schedule)

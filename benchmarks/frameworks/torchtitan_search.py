@@ -72,7 +72,7 @@ def search(python, folder, trials=7, rounds=2):
     ours = dict(os.environ)  # noqa: TID251 - a benchmark is started by hand
     environment = {**ours, "PATH": f"{python.parent}:{ours['PATH']}", "CCLSEARCH_STORE": "store"}
 
-    command = [sys.executable, "-m", "search.cli.main", "run", *line]
+    command = [sys.executable, "-m", "search", "run", *line]
     began = time.perf_counter()
     searched = subprocess.run(
         command, cwd=folder, env=environment, check=False, capture_output=True, text=True

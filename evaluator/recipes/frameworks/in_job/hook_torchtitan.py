@@ -39,7 +39,8 @@ def main() -> None:
     sys.argv[:] = [program[-1], outputs, *sys.argv[1 + len(program) :]]
     trainer = importlib.import_module(module).Trainer
     observe(trainer)
-    if program == ["-m", "torchtitan.train"]:  # run as a program it would define its trainer anew
+    # Run as a program, the module of 0.2 would define its trainer anew.
+    if program[-1].endswith(("torchtitan.train", "torchtitan/train.py")):
         train = importlib.import_module("torchtitan.train")
         train.main(*([trainer] if is_old else []))
     else:

@@ -16,6 +16,8 @@ FRAMEWORKS = {
     "megatron": "Megatron",
     "sglang": "SGLang",
     "vllm": "Vllm",
+    "transformers": "Transformers",
+    "deepspeed": "DeepSpeed",
 }
 """The class of each framework, by the name of its recipe and module."""
 RECIPES = ("builtin", "command", "collectives", *FRAMEWORKS)

@@ -70,6 +70,7 @@ def parse_lines(
         environment={**settings.trial_environment(), **line.environment},
         world_size=world_size,
         program=line.program,
+        launcher=line.launcher,
     )
 
 

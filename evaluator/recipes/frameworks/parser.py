@@ -46,6 +46,7 @@ def ask_parser(
     environment: Mapping[str, str],
     world_size: int,
     program: Sequence[str] = (),
+    launcher: Sequence[str] = (),
     with_flags: bool = False,
     timeout_s: float = PARSER_TIMEOUT_S,
 ) -> Answer:
@@ -58,6 +59,7 @@ def ask_parser(
         "lines": [list(line) for line in lines],
         "world_size": world_size,
         "program": list(program),
+        "launcher": list(launcher),
         "with_flags": with_flags,
     }
     try:

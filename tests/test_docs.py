@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 import cclsearch
+from evaluator.recipes.catalog import FRAMEWORKS
+from evaluator.recipes.frameworks.flags import Flags, recorded_versions
 from records.study import Environment, Origin, Study
 from search.cli import main as cli
 from search.cli.main import loaded
@@ -38,6 +40,14 @@ SET_BY_US = {
     "Study.revoked",
 }
 """Found out, spelled as `[space.NAME]`, `[[constraint]]` and `more`, or given by an option."""
+
+
+FRAMEWORK_FLAGS = {
+    flag
+    for name in FRAMEWORKS
+    for version in recorded_versions(name)
+    for flag in Flags.of(name, version)[0].flags
+}
 
 
 def commands(named, prefix=()):
@@ -109,6 +119,8 @@ def test_a_page_names_only_commands_and_options_that_exist(page):
     text = PAGES[page]
     known = {option for command in COMMANDS.values() for p in command.params for option in p.opts}
 
+    if page == "frameworks.md":
+        known |= FRAMEWORK_FLAGS
     code = "\n".join([*blocks(text), *re.findall(r"`([^`\n]+)`", text)])
     named = re.findall(r"\bcclsearch ([a-z]+)", code)
     no_programs = re.sub(r"^```\w+\n.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)

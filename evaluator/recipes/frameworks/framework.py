@@ -543,7 +543,7 @@ class FrameworkRecipe(CommandRecipe):
                 yield f"{shown_by} did not take hold: {each.reason}, and the log does not say so"
 
     def _has_sizes(self, study: Study) -> bool:
-        settings = {**study.space.defaults}
+        settings = {name: knob.default for name, knob in self.knobs(study).items()}
         ranks = study.environment.world_size
         return script_as_builtin(study.workload, self.meaning(study, settings), ranks) is not None
 

@@ -27,7 +27,7 @@ choices = [4, 2, 1]
 [space.tp]
 choices = [1, 2]
 [space.activation_checkpointing]
-choices = ["full", "none"]
+choices = ["full", "minimal"]
 [measure]
 self_test_rounds = 1
 [budget]
@@ -62,7 +62,7 @@ def search(python, folder, trials=6, rounds=2):
 def sweep(folder, environment, rounds):
     """Start every configuration by hand, in turns; print them, the fastest first."""
     times = defaultdict(list)
-    for _, (dp, shard, tp), kept in product(range(rounds), LAYOUTS, ("full", "none")):
+    for _, (dp, shard, tp), kept in product(range(rounds), LAYOUTS, ("full", "minimal")):
         words = [f"ici_data_parallelism={dp}", f"ici_fsdp_parallelism={shard}"]
         words += [f"ici_tensor_parallelism={tp}", f"remat_policy={kept}", "steps=14"]
         words += [f"gradient_accumulation_steps={tp}", "learning_rate_schedule_steps=10000"]

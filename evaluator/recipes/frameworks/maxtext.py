@@ -10,6 +10,7 @@ import msgspec
 from evaluator.recipes.frameworks.framework import FrameworkKnob, FrameworkRecipe
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer
+from records.expression import Rule
 from records.study import Study, Value
 
 _BATCH_AXES = ("dp", "dp_shard", "dp_shard_transpose", "ep")
@@ -45,6 +46,13 @@ class MaxText(FrameworkRecipe):
             only = (knobs["ep"].default,)
             knobs["ep"] = msgspec.structs.replace(knobs["ep"], choices=only)
         return knobs
+
+    def rules(self, study: Study) -> tuple[Rule, ...]:
+        """Return the rules; a line that breaks the one about what has no effect may stay so."""
+        rules = super().rules(study)
+        if study.space.defaults.get("activation_checkpointing") != "none":
+            return rules
+        return tuple(rule for rule in rules if rule.constraint.name != "no_remat_in_a_scan")
 
     def seed(self, values: dict[str, Value], study_ranks: int) -> dict[str, Value]:
         """Return the seeds with the batch of a device as that of the devices that share it."""

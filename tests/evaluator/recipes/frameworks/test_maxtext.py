@@ -137,6 +137,7 @@ def test_every_configuration_is_arguments_of_the_recorded_version(device):
         {"dp_shard": 3},
         {"micro_batch": 8},
         {"cp": 3},
+        {"activation_checkpointing": "none", "scan_layers": True},
         {"pp": 2, "micro_batch": 1},
         {"pp": 2, "stages_per_rank": 4},
     ],

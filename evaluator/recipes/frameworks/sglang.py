@@ -1,4 +1,4 @@
-"""SGLang: a server, whose ranks are those of all its replicas."""
+"""SGLang: the space and rules of its server, whose ranks are those of all replicas."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,12 +8,13 @@ import msgspec
 from evaluator.recipes.frameworks.framework import FrameworkKnob, FrameworkRecipe
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer
+from records.errors import StudyError
 from records.study import Study
 from records.workload import Workload
 
 
 class SGLang(FrameworkRecipe):
-    """Starts `sglang.launch_server`."""
+    """Checks and spells configurations of `sglang.launch_server`; nothing sends it requests."""
 
     name = "sglang"
 
@@ -29,3 +30,12 @@ class SGLang(FrameworkRecipe):
             only = (found["ep"].default,)
             found["ep"] = msgspec.structs.replace(found["ep"], choices=only)
         return found
+
+    def check(self, study: Study) -> None:
+        """Raise `StudyError`: a server without requests would run until the time limit."""
+        super().check(study)
+        raise StudyError(
+            "the sglang recipe cannot measure its server yet; `cclsearch recipe check sglang` and "
+            "`cclsearch space` work, and a script of your own can start the server and its load: "
+            "see docs/own_script.md"
+        )

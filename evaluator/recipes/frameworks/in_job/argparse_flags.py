@@ -27,7 +27,8 @@ def _flag(action: argparse.Action, others: "list[str]") -> "dict[str, object]":
     if isinstance(action.default, (bool, int, float, str)):
         flag["default"] = action.default
     if action.choices is not None:
-        flag["choices"] = list(map(plain, action.choices))
+        is_set = isinstance(action.choices, (set, frozenset))
+        flag["choices"] = list(map(plain, sorted(action.choices) if is_set else action.choices))
     negative = next((name for name in others if name.startswith("--no-")), None)
     if negative is not None and isinstance(action, argparse.BooleanOptionalAction):
         flag["negative"] = negative

@@ -116,7 +116,9 @@ def check_configurations(name, python, baseline, folder, sample):
     refused = []
     started = time.perf_counter()
     for shared, jobs in by_variables.items():
-        lines = [LaunchLine.of(job.argv, folder).arguments for _, job in jobs]
+        hook = f"hook_{name}.py"
+        words = [[word for word in job.argv if word != hook] for _, job in jobs]
+        lines = [LaunchLine.of(each, folder).arguments for each in words]
         answer = _ask(name, python, lines, folder, dict(shared))
         refused += [
             (config, parsed.error)

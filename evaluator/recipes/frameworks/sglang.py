@@ -1,27 +1,30 @@
-"""SGLang: the space and rules of its server, whose ranks are those of all replicas."""
+"""SGLang: a server under its own load; a step is a batch of requests."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
-from evaluator.recipes.frameworks.framework import FrameworkKnob, FrameworkRecipe
+from evaluator.recipes.frameworks.flags import folder_of
+from evaluator.recipes.frameworks.framework import FrameworkKnob
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer
-from records.errors import StudyError
+from evaluator.recipes.frameworks.vllm import Vllm
 from records.study import Study
-from records.workload import Workload
+from records.trial import Config
+
+_HOOK = "hook_vllm.py"
 
 
-class SGLang(FrameworkRecipe):
-    """Checks and spells configurations of `sglang.launch_server`; nothing sends it requests."""
+class SGLang(Vllm):
+    """Starts `sglang.launch_server` and loads it, as the recipe of vLLM does with its server."""
 
     name = "sglang"
 
-    def workload(self, base: Workload, line: LaunchLine, answer: Answer | None) -> Workload:
-        """Return the requests of a step and the sizes of the model."""
-        work = super().workload(base, line, answer)
-        return replace(work, expert_count=work.expert_count or 0)
+    def study(self, line: LaunchLine, base: Study, answer: Answer | None = None) -> Study:
+        """Return the search around a launch line; its steps are not profiled."""
+        study = super().study(line, base, answer)
+        return replace(study, measure=replace(study.measure, profiled_steps=0))
 
     def knobs(self, study: Study) -> Mapping[str, FrameworkKnob]:
         """Return the knobs; a dense model leaves none of experts to choose."""
@@ -31,11 +34,7 @@ class SGLang(FrameworkRecipe):
             found["ep"] = msgspec.structs.replace(found["ep"], choices=only)
         return found
 
-    def check(self, study: Study) -> None:
-        """Raise `StudyError`: a server without requests would run until the time limit."""
-        super().check(study)
-        raise StudyError(
-            "the sglang recipe cannot measure its server yet; `cclsearch recipe check sglang` and "
-            "`cclsearch space` work, and a script of your own can start the server and its load: "
-            "see docs/own_script.md"
-        )
+    def files(self, study: Study, config: Config) -> Mapping[str, str]:
+        """Return the traffic, and the hook whose server and report this one has."""
+        shared = (folder_of(self.name) / "in_job" / _HOOK).read_text("utf-8")
+        return {**super().files(study, config), _HOOK: shared}

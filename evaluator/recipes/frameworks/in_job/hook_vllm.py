@@ -105,7 +105,7 @@ def wait_until_ready(server, url) -> None:
     """Return once the server answers; end as it ends where it does not."""
     while True:
         if server.poll() is not None:
-            sys.exit(f"vLLM's server ended with status {server.returncode} before it was ready")
+            sys.exit(f"the server ended with status {server.returncode} before it was ready")
         with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
             return
         time.sleep(0.2)
@@ -189,7 +189,7 @@ def report(times_s, tokens) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for name in ("vllm", "torch", "transformers"):
+    for name in ("vllm", "sglang", "torch", "transformers"):
         with suppress(PackageNotFoundError):
             versions[name] = version(name)
     document = {

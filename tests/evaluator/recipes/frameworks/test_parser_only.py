@@ -83,8 +83,8 @@ def test_no_configuration_has_an_argument_that_the_recorded_flags_refuse(study_o
 
     assert len(configurations) == 200
     for config in configurations:
-        arguments = LaunchLine.of(recipe.job(study, config).argv, Path()).arguments
-        assert list(flags.faults(arguments)) == []
+        words = [w for w in recipe.job(study, config).argv if w != f"hook_{name}.py"]
+        assert list(flags.faults(LaunchLine.of(words, Path()).arguments)) == []
 
 
 @pytest.mark.parametrize("name", LINES)

@@ -53,10 +53,7 @@ def recipes(as_json: JsonOption = False) -> None:
         typer.echo(json.dumps(facts))
         return
     print_table(
-        *(
-            Column(heading=heading, cells=[str(each[key]) for each in facts])
-            for heading, key in (("recipe", "name"), ("framework", "title"))
-        ),
+        Column(heading="recipe", cells=[str(each["name"]) for each in facts]),
         Column(heading="flags of", cells=[", ".join(_listed(each["versions"])) for each in facts]),
         *(
             number_column(heading, [str(each[heading]) for each in facts])

@@ -88,7 +88,7 @@ def sweep(folder, environment, rounds, *, is_old):
     for _, layout, batch, kept in product(range(rounds), LAYOUTS, (8, 2), ("selective", "none")):
         words = [f"--parallelism.{DEGREES[name]}={n}" for name, n in layout.items()]
         words += [f"--training.local_batch_size={batch}", "--training.steps=8"]
-        words += ["--metrics.log_freq=1", "--debug.seed=42"]
+        words += ["--metrics.log_freq=1", "--metrics.disable_color_printing"]
         words.append(f"--activation_checkpoint.mode={kept}" if is_old else f"{CHECKPOINT}:{kept}")
         ended = subprocess.run(
             ["bash", "train.sh", *words],

@@ -134,7 +134,8 @@ def test_the_space_of_a_launch_line_can_be_inspected(cclsearch, line):
     assert estimate.code == 2
 
 
-def test_frameworks_are_listed_with_what_is_known_of_them(cclsearch, here):  # noqa: ARG001 - toy
+def test_frameworks_are_listed_with_what_is_known_of_them(cclsearch, here, monkeypatch):  # noqa: ARG001 - toy
+    monkeypatch.setenv("COLUMNS", "160")
     heading, *rows = cclsearch("recipes").out.splitlines()
     known = {each["name"]: each for each in json.loads(cclsearch("recipes", "--json").out)}
 

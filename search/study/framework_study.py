@@ -127,9 +127,11 @@ def _other(line: LaunchLine, recipe: FrameworkRecipe) -> str:
     started = f"{shown(' '.join(line.program))}, which is not {recipe.table.title}"
     if Path(line.program[0]).name in {"srun", "mpirun", "sbatch"}:
         return f"{started}; recipes do not support clusters yet: give the line of one node"
+    any_script = LaunchLine(program=("script.py",), arguments=(), folder=Path())
     for name in FRAMEWORKS:
-        if framework_recipe(name).starts(line):
-            return f"{started}; it looks like {framework_recipe(name).table.title}: --recipe {name}"
+        other = framework_recipe(name)
+        if other.starts(line) and not other.starts(any_script):
+            return f"{started}; it looks like {other.table.title}: --recipe {name}"
     return f"{started}; give the line that starts it, or use another of `cclsearch recipes`"
 
 

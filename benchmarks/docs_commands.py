@@ -32,7 +32,7 @@ NEEDS = {
     r"\b(before|after|before:a|a)/": "traces or results of two runs",
     r"objective copied_share": "a metric of yours",
     r"--fail-on": "two checkouts",
-    r"--nproc-per-node|bench search|--mode measure|--from ": "minutes; run by hand",
+    r"cclsearch (run|resume|init)|--nproc-per-node|bench search|--mode measure": "takes minutes",
 }
 DECIDED = {0, 3, 5, 7}
 """Done; nothing measured or a rule is broken; undecided; differs. All of these are answers."""

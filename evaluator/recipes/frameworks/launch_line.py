@@ -143,6 +143,8 @@ class LaunchLine:
         if "PATH" in self.environment and os.sep not in located[0]:
             located[0] = shutil.which(located[0], path=self.search_path) or located[0]
         one, two = len(self.launcher), len(self.launcher) + len(self.program)
+        if self.arguments and (self.folder / self.arguments[0]).is_dir():
+            located[two] = str((self.folder / self.arguments[0]).resolve())  # of a model
         return replace(
             self,
             launcher=tuple(located[:one]),

@@ -134,6 +134,15 @@ def test_files_of_the_folder_become_full_paths_also_as_values_of_options(tmp_pat
     )
 
 
+def test_a_model_that_a_server_is_given_by_the_name_of_its_folder_becomes_a_full_path(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    words = ["vllm", "serve", "tiny", "--served-model-name", "tiny"]
+
+    located = LaunchLine.of(words, tmp_path).located()
+
+    assert located.arguments == (f"{tmp_path}/tiny", "--served-model-name", "tiny")
+
+
 def started(tmp_path: Path, script: str, *arguments: str) -> list[str]:
     """Each line that a script would start, as a shell would take it."""
     path = tmp_path / "train.sh"

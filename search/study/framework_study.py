@@ -54,7 +54,12 @@ def framework_study(
     if error is not None:
         raise StudyError(f"the parser of {name} refuses the launch line: {error}")
     study = recipe.study(line, base, answer)
-    notes = (*_notes(recipe, answer, study),)
+    seeds = study.space.defaults
+    broken = next(recipe.broken(study, seeds), None)
+    if broken is not None:
+        raise StudyError(f"the launch line cannot be the seed of a search: {broken}")
+    inert = (f"of the launch line, {words}" for words in recipe.inert(study, seeds))
+    notes = (*_notes(recipe, answer, study), *inert)
     return FrameworkStudy(study=study, line=line, recipe=recipe, answer=answer, notes=notes)
 
 

@@ -341,15 +341,37 @@ class FrameworkRecipe(CommandRecipe):
             return
         line = LaunchLine(program=("",), arguments=tuple(arguments), folder=Path())
         given, _ = self._seeds(line, flags, None)
-        own = {name: knob.default for name, knob in self.table.knobs.items()}
-        names = {**facts(study.workload, study.environment), **own, **given}
-        for name, value in given.items():
+        yield from self.inert(study, given)
+        yield from self.broken(study, given)
+
+    def inert(self, study: Study, settings: Mapping[str, Value]) -> Iterator[str]:
+        """Yield the settings that have no effect beside the others, with the reason."""
+        names = self._names(study, settings)
+        for name, value in settings.items():
             knob = self.table.knobs[name]
             if value != knob.default and knob.when and not parse(knob.when).holds(names):
-                yield f"{name}={value} has no effect unless {knob.when}: {knob.reason}"
-        for rule in self.rules(study):
+                why = f": {knob.reason}" if knob.reason else ""
+                yield f"{name}={value} has no effect unless {knob.when}{why}"
+
+    def broken(self, study: Study, settings: Mapping[str, Value]) -> Iterator[str]:
+        """Yield the rules that settings break, as far as the sizes that they name are known."""
+        names = self._names(study, settings)
+        for rule in self._known_rules(study):
             if (words := rule.broken(names)) is not None:
                 yield words
+
+    def _names(self, study: Study, settings: Mapping[str, Value]) -> dict[str, Value | None]:
+        """Return what a condition may name: facts of the study, and every knob."""
+        own = {name: knob.default for name, knob in self.table.knobs.items()}
+        return {**facts(study.workload, study.environment), **own, **settings}
+
+    def _known_rules(self, study: Study) -> tuple[Rule, ...]:
+        known = facts(study.workload, study.environment)
+        return tuple(
+            rule
+            for rule in self.rules(study)
+            if all(known.get(name, 0) is not None for name in rule.expression.names)
+        )
 
     # The port.
 
@@ -368,12 +390,7 @@ class FrameworkRecipe(CommandRecipe):
         if study.usable_environment.memory_bytes is not None and self._has_sizes(study):
             fits = FITS.get(study.environment.device, FITS["cuda"])
             wishes.append(new_rule("memory", fits, "a larger estimate surely does not fit"))
-        known = facts(study.workload, study.environment)
-        rules = tuple(
-            rule
-            for rule in self.rules(study)
-            if all(known.get(name, 0) is not None for name in rule.expression.names)
-        )
+        rules = self._known_rules(study)
         added = {rule.constraint.name for rule in (*rules, *wishes)} - {RANKS_RULE}
         own = tuple(each for each in study.space.constraints if each.name not in added)
         given = replace(study.space, constraints=own)

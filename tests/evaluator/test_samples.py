@@ -90,8 +90,8 @@ SERVED = Serving(
 )
 
 
-def metrics(served: Serving | None) -> dict[str, float]:
-    asked = replace(study(), workload=WORKLOAD)
+def metrics(served: Serving | None, workload: Workload = WORKLOAD) -> dict[str, float]:
+    asked = replace(study(), workload=workload)
     seen = evidence(asked, replace(MEASUREMENT, serving=served), traces=None)
     return {value.name: value.value for value in measure_all(seen).values}
 
@@ -149,7 +149,15 @@ def test_the_slowest_rank_of_the_middle_step_counts_and_training_has_no_times_of
 
     assert (values["ttft"], values["tpot"]) == (3.0, 0.2)
     assert values["output_tokens_per_s"] == 20 / 8.0
-    assert not {"ttft", "tpot", "output_tokens_per_s"} & metrics(None).keys()
+    training = metrics(None, replace(WORKLOAD, phase="training", output_length=None))
+    assert not {"ttft", "tpot", "output_tokens_per_s"} & training.keys()
+
+
+def test_answers_that_were_not_timed_one_by_one_have_a_throughput_but_no_times_of_tokens():
+    values = metrics(None)
+
+    assert values["output_tokens_per_s"] == 60 * (5 / 15) / 8.0
+    assert not {"ttft", "tpot"} & values.keys()
 
 
 MS = 1_000_000

@@ -176,7 +176,9 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
     def run(**given: object) -> None:
         if shares_words:
             words = given["settings"]
-            given |= _settings_and_line(words if isinstance(words, list) else [])
+            listed = words if isinstance(words, list) else []
+            has_line = given["recipe"] is not None
+            given |= _settings_and_line(listed) if has_line else {"settings": listed, LINE: None}
         for name, kind in classes.items():
             given[name] = kind(**{each.name: given.pop(each.name) for each in fields(kind)})
         command(**given)

@@ -18,7 +18,7 @@ from evaluator.objective import (
 )
 from records.errors import StudyError
 from records.expression import ExpressionError, parse
-from records.study import Launch, Objective
+from records.study import Command, Launch, Objective
 from records.trial import Failed, FailureKind, Measured, MetricValue, Score, Stage
 from tests.support import records as testing
 
@@ -373,8 +373,13 @@ def test_work_may_vary_only_where_every_objective_of_a_script_counts_per_token(
     recipe, objectives, may_vary
 ):
     main, *more = (Objective(expression=expression) for expression in objectives)
+    command = Command(run=("train",)) if recipe == "command" else None
     study = replace(
-        testing.study(), objective=main, more_objectives=tuple(more), launch=Launch(recipe=recipe)
+        testing.study(),
+        objective=main,
+        more_objectives=tuple(more),
+        launch=Launch(recipe=recipe),
+        command=command,
     )
 
     assert may_vary_work(study) is may_vary

@@ -153,7 +153,9 @@ def test_no_link_and_no_pipe_is_followed(tmp_path):
     assert (found.phase, found.step, found.log) == (None, None, ())
 
 
-@pytest.mark.parametrize(("recipe", "most"), [("builtin", 23), ("command", 8), ("other", None)])
+@pytest.mark.parametrize(
+    ("recipe", "most"), [("builtin", 23), ("command", 8), ("collectives", None)]
+)
 def test_the_most_steps_are_those_that_the_recipe_runs(recipe, most):
     study = replace(testing.study(), launch=Launch(recipe=recipe))
 

@@ -127,7 +127,7 @@ def test_a_file_that_is_gone_is_named_with_the_reason(made):
     gone = Artifact(name="rank0.log", digest="ab" * 32, size_bytes=10)
     page = get(made(lambda _: replace(testing.failed(), artifacts=(gone,))), f"{HERE}/0")
 
-    (row,) = table(page, "Traces open in ui.perfetto.dev")
+    (row,) = table(page, "Kept of the launch")
     assert row[:2] == ["rank0.log", "10 B"]
     assert "is missing from" in row[2]
     assert "Download" not in links(page)

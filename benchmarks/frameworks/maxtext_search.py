@@ -47,7 +47,7 @@ def search(python, folder, trials=6, rounds=2):
     environment = {**ours, "CCLSEARCH_STORE": "store"}
     began = time.perf_counter()
     searched = subprocess.run(
-        [sys.executable, "-m", "search.cli.main", "run", *line],
+        [sys.executable, "-m", "search", "run", *line],
         cwd=folder,
         env=environment,
         check=False,

@@ -27,6 +27,9 @@ NEEDS = {
     r"other-machine\.toml|service\.toml|mine\.py|--metrics-file": "a file of yours",
     r"optuna\.db|runs/|my_landscape": "a record of another tool",
     r"--strategy hybrid": "a model",
+    r"--recipe ": "a framework",
+    r"--workload llama-3": "a study of that model",
+    r"--format entry -o": "facts of yours",
     r"corpus/": "data of yours",
     r"FOLDER|[|\[]|\\$|\.\.\.": "a placeholder",
     r"\b(before|after|before:a|a)/": "traces or results of two runs",
@@ -63,7 +66,9 @@ def searched(home: Path) -> str:
     shutil.copytree(ROOT / "docs" / "examples" / "script", home, dirs_exist_ok=True)
     shell("cclsearch run -c study.toml --trials 3", home)
     (home / "traces").mkdir()
-    shell("cclsearch trial files 1 --to kept && cp kept/*rank*.json* traces/", home)
+    shell("cclsearch trial files 1 --to kept", home)
+    for trace in (each for each in home.glob("kept/**/rank*.json") if each.parent.name == "trace"):
+        shutil.copy(trace, home / "traces")
     listed = shell("cclsearch list --json", home).stdout
     return re.findall(r"\d{8}-\d{6}-[0-9a-f]{4}", listed)[0]
 
@@ -82,7 +87,9 @@ def found(only: str | None) -> Iterator[tuple[str, str]]:
 
 def run(code: str, home: Path, study: str) -> str:
     """Run a command or a block; return what went wrong, or nothing."""
-    code = STUDY_ID.sub(study, code)
+    code = re.sub(r"(trial [a-z]+) 3", r"\1 1", STUDY_ID.sub(study, code))
+    for written in (*home.glob("*.cclsearch"), *home.glob("report.*")):
+        written.unlink()  # by a page before
     is_command = code.startswith("cclsearch ")
     ended = shell(code, home) if is_command else shell("python -", home, code)
     if ended.returncode in (DECIDED if is_command else {0}):

@@ -327,8 +327,8 @@ class ConfirmationPlan:
     def conclude(self, has_time: Callable[[], bool] = lambda: True) -> tuple[Repeat, ...]:
         """Halve the best trials, then confirm the finalists and the seed in new launches.
 
-        Launches that are left go to the trials that may still be as fast as the winner. Rounds
-        beyond those that a claim needs are launched while it `has_time`.
+        Launches that are left go to the trials that may still be as fast as the winner. After the
+        first, rounds are launched while it `has_time`.
         """
         history = self.leader().history
         series, least = len(history), self._measure.confirm_rounds
@@ -342,7 +342,7 @@ class ConfirmationPlan:
         for count in range(1, claim_rule(self._measure).max_rounds + 1):
             broken = unreliable(confirming(self._repeats, series))
             entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
-            if count > least and not has_time():
+            if count > 1 and not has_time():
                 break
             spare = self._reserve(0) if count > least else 0
             fits = self.runner.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)

@@ -448,3 +448,18 @@ def test_the_final_of_a_search_that_runs_out_of_time_ends_within_the_limit(tabul
 
     assert finding.confirming.count >= Measure().confirm_rounds
     assert len(study.launched) <= 50
+
+
+def test_no_second_round_of_the_final_is_begun_after_the_time_limit(tabular):
+    budget = Budget(trials=40, patience=40, max_wall_s=50)
+    endings = {n: Takes(step_time_s=0.1, noise=0.3) for n in range(40)}
+    study = tabular(endings, measure=Measure(together="never"), budget=budget)
+
+    def clock():
+        count = len(study.launched)
+        return min(count, 35) + 8.0 * max(0, count - 35)  # launches became slower
+
+    study.clock = clock
+    study.run()
+
+    assert len({repeat.round for repeat in repeats(study, Purpose.CONFIRM)}) == 1

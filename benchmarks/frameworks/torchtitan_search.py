@@ -99,7 +99,8 @@ def sweep(folder, environment, rounds, *, is_old):
             text=True,
         )
         name = " ".join(f"{n}={v}" for n, v in {**layout, "micro_batch": batch}.items())
-        times[f"{name} activation_checkpointing={kept}"] += step_times_s(ended.stderr)
+        name += f" activation_checkpointing={kept}"
+        times[name] += step_times_s(ended.stdout + ended.stderr)
     for name, found in sorted(times.items(), key=lambda each: statistics.median(each[1] or [9e9])):
         print(f"{statistics.median(found):.3f} s" if found else "FAILED", name)
     return all(times.values())

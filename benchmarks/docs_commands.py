@@ -28,6 +28,7 @@ NEEDS = {
     r"optuna\.db|runs/|my_landscape": "a record of another tool",
     r"--strategy hybrid": "a model",
     r"--recipe ": "a framework",
+    r"import study\.cclsearch": "another machine",
     r"--workload llama-3": "a study of that model",
     r"--format entry -o": "facts of yours",
     r"corpus/": "data of yours",
@@ -88,7 +89,7 @@ def found(only: str | None) -> Iterator[tuple[str, str]]:
 def run(code: str, home: Path, study: str) -> str:
     """Run a command or a block; return what went wrong, or nothing."""
     code = re.sub(r"(trial [a-z]+) 3", r"\1 1", STUDY_ID.sub(study, code))
-    for written in (*home.glob("*.cclsearch"), *home.glob("report.*")):
+    for written in (*home.glob("[!.]*.cclsearch"), *home.glob("report.*")):
         written.unlink()  # by a page before
     is_command = code.startswith("cclsearch ")
     ended = shell(code, home) if is_command else shell("python -", home, code)

@@ -13,7 +13,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
-TRIALS ?= 8
+TRIALS ?= 6
 
 # Without it pytest rewrites the assertions of all tests in each worker, every time.
 unexport PYTHONDONTWRITEBYTECODE

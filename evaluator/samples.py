@@ -284,8 +284,12 @@ def other_work(measured: Measurement, reference: Measurement, study: Study) -> F
                 f"computed something else: loss {loss:.4f} at step {step}, "
                 f"the first measured trial had {expected:.4f}"
             )
-    norms = list(zip(measured.grad_norms, reference.grad_norms, strict=False))
-    ratio = median(norm / expected for norm, expected in norms if expected > 0) if norms else 1
+    norms = [
+        (norm, expected)
+        for norm, expected in zip(measured.grad_norms, reference.grad_norms, strict=False)
+        if expected > 0
+    ]
+    ratio = median(norm / expected for norm, expected in norms) if norms else 1
     if not 1 / GRAD_NORM_RATIO <= ratio <= GRAD_NORM_RATIO:
         norm, expected = norms[0]
         return unequal_work(

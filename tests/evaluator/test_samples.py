@@ -52,6 +52,12 @@ def test_gradient_norms_of_one_scale_are_the_same_work(norms, study):
     assert other_work(replace(REFERENCE, grad_norms=norms), NORMED, study) is None
 
 
+def test_gradient_norms_of_zero_in_the_first_measured_trial_are_not_compared():
+    reference = replace(REFERENCE, grad_norms=(0.0, 0.0, 0.0))
+
+    assert other_work(NORMED, reference, study()) is None
+
+
 @pytest.mark.parametrize("scale", [0.5, 2**-0.5, 512.0])
 def test_gradients_of_another_scale_are_other_work_although_losses_are_equal(scale, study):
     scaled = replace(REFERENCE, grad_norms=tuple(norm * scale for norm in NORMED.grad_norms))

@@ -61,9 +61,9 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficPoint:
-    """How requests reach a server: at most so many in flight, or so many arriving in a second.
+    """How requests reach a server: at most `concurrency` in flight, or `requests_per_s` arriving.
 
-    With neither, all of them arrive together.
+    With neither, all arrive together.
     """
 
     concurrency: int | None = None

@@ -219,7 +219,7 @@ class FrameworkRecipe(CommandRecipe):
         )
         return replace(work, **known)  # type: ignore[arg-type]  # names of [workload]
 
-    def seed(self, values: dict[str, Value], study_ranks: int) -> dict[str, Value]:  # noqa: ARG002 - for subclasses
+    def seed(self, values: dict[str, Value], rank_count: int) -> dict[str, Value]:  # noqa: ARG002 - for subclasses
         """Return the seeds with what the framework fills in itself, such as the ranks left over."""
         return values
 

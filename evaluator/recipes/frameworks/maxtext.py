@@ -54,10 +54,10 @@ class MaxText(FrameworkRecipe):
             return rules
         return tuple(rule for rule in rules if rule.constraint.name != "no_remat_in_a_scan")
 
-    def seed(self, values: dict[str, Value], study_ranks: int) -> dict[str, Value]:
+    def seed(self, values: dict[str, Value], rank_count: int) -> dict[str, Value]:
         """Return the seeds with the batch of a device as that of the devices that share it."""
         per_device = float(values.get("micro_batch", 1))
-        sequences = round(per_device * study_ranks / _count(values, _BATCH_AXES))
+        sequences = round(per_device * rank_count / _count(values, _BATCH_AXES))
         stages = max(1, int(values.get("stages_per_rank", 1)))  # -1 without a pipeline
         return {**values, "micro_batch": max(1, sequences), "stages_per_rank": stages}
 

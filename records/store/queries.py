@@ -103,8 +103,10 @@ class StudyQuery:
 
     @property
     def order(self) -> str:
-        """The order; ties the newest first."""
+        """The order; of equal names, objectives or trial counts the newest first."""
         direction = "desc" if self.descending else "asc"
+        if self.sort == "created_at":
+            return f"created_at {direction}, id {direction}"
         column = {"name": "lower(name)", "trials": "trial_count"}.get(self.sort, self.sort)
         return f"{column} {direction}, created_at desc, id desc"
 

@@ -242,7 +242,7 @@ class Measure(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Strict):
-    """Which recipe turns a configuration into a job, and what a rank may use."""
+    """Which recipe turns a configuration into a job, who launches it, and what a rank may use."""
 
     recipe: str = "builtin"
     launcher: str = "local"
@@ -253,6 +253,48 @@ class Launch(Strict):
     def __post_init__(self) -> None:
         at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
         at_least("launch", 1, threads_per_rank=self.threads_per_rank)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Strict):
+    """The nodes that a launcher other than `local` asks for, and how long to wait for them.
+
+    Without `nodes` they are as many as the ranks of the environment need. `shared_dir` is a folder
+    that has the same path here and on every node; None for the store's. `time_limit_s` is what the
+    scheduler is asked for. `queue_limit_s` is the longest wait for nodes, `start_limit_s` that for
+    agents on them. `search_host` is the name by which nodes reach this machine, `python` what runs
+    the agent on a node; None for the same as here. `options` go to the scheduler as they are;
+    `address` is that of its server, `executor` the scheduler below PSI/J.
+    """
+
+    nodes: int | None = None
+    shared_dir: str | None = None
+    hosts: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    reservation: str | None = None
+    namespace: str | None = None
+    image: str | None = None
+    address: str | None = None
+    executor: str | None = None
+    options: tuple[str, ...] = ()
+    time_limit_s: float | None = None
+    queue_limit_s: float = 3600.0
+    start_limit_s: float = 300.0
+    search_host: str | None = None
+    python: str | None = None
+
+    def __post_init__(self) -> None:
+        at_least("cluster", 1, nodes=self.nodes)
+        above_zero("cluster", time_limit_s=self.time_limit_s)
+        above_zero("cluster", queue_limit_s=self.queue_limit_s, start_limit_s=self.start_limit_s)
+        if self.shared_dir is not None and not self.shared_dir.startswith(("/", "~")):
+            raise StudyError(
+                f"[cluster] shared_dir is {self.shared_dir!r}; it must be an absolute path, which "
+                "is the same on every node"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +406,7 @@ class Study(Strict):
     budget: Budget = field(default_factory=Budget)
     measure: Measure = field(default_factory=Measure)
     launch: Launch = field(default_factory=Launch)
+    cluster: Cluster | None = None
     command: Command | None = None
     llm: Llm = field(default_factory=Llm)
     strategy: str = "auto"

@@ -21,6 +21,7 @@ from records.errors import Strict, StudyError, shown, suggestion
 from records.files import read_text
 from records.study import (
     Budget,
+    Cluster,
     Command,
     Constraint,
     Context,
@@ -67,6 +68,7 @@ class StudyFile(Strict):
     budget: Budget
     measure: Measure
     launch: Launch
+    cluster: Cluster | None
     command: Command | None
     llm: Llm
     space: Mapping[str, Dimension]

@@ -1,0 +1,1 @@
+"""One module for each scheduler that can start agents."""

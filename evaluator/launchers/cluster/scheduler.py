@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 from records.errors import StudyError
-from records.study import Cluster
 
 NAME_CHARS = 63
 WORDS_CHARS = 400
@@ -43,7 +42,6 @@ class AgentRequest:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
-    cluster: Cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,7 @@ JobState: TypeAlias = Waiting | Running | Gone
 class Scheduler(Protocol):
     """Starts and ends agents; its methods may be called from several threads.
 
+    It is made from the `[cluster]` of a study, without asking anything: `missing` is called first.
     Each method but `missing` raises `SchedulerBusy` where the scheduler does not answer: the caller
     asks again later, and takes nothing for gone meanwhile.
     """

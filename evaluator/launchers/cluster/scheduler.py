@@ -81,7 +81,8 @@ JobState: TypeAlias = Waiting | Running | Gone
 class Scheduler(Protocol):
     """Starts and ends agents; its methods may be called from several threads.
 
-    It is made from the `[cluster]` of a study, without asking anything: `missing` is called first.
+    It is made from the `[cluster]` of a study and our environment without secrets, which is all
+    that its programs may see; making it asks nothing, and `missing` is called first.
     Each method but `missing` raises `SchedulerBusy` where the scheduler does not answer: the caller
     asks again later, and takes nothing for gone meanwhile.
     """
@@ -128,14 +129,26 @@ def absent_programs(programs: Sequence[str]) -> tuple[str, ...]:
     return tuple(program for program in programs if shutil.which(program) is None)
 
 
-def answer_of(command: Sequence[str], *, stdin: str = "", limit_s: float = COMMAND_LIMIT_S) -> str:
-    """Run a command of a scheduler and return what it prints.
+def answer_of(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    stdin: str = "",
+    limit_s: float = COMMAND_LIMIT_S,
+) -> str:
+    """Run a command of a scheduler in an environment without secrets, and return what it prints.
 
     Raises `SchedulerError` with its words where it fails, `SchedulerBusy` where it takes too long.
     """
     try:
         done = subprocess.run(
-            command, input=stdin, capture_output=True, text=True, errors="replace", timeout=limit_s
+            command,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
         )
     except FileNotFoundError as error:
         raise SchedulerError(f"{command[0]} is not installed on this machine") from error

@@ -1,5 +1,6 @@
 """Every launcher by its name, as `[launch] launcher` gives it, and the scheduler behind it."""
 
+from collections.abc import Mapping
 from importlib import import_module
 
 from evaluator.launchers.cluster.scheduler import Scheduler
@@ -15,16 +16,19 @@ SCHEDULERS = {
     "ray": ("ray", "Ray"),
     "ssh": ("ssh", "Ssh"),
 }
-"""The module and the class of each scheduler; a class is called with the `[cluster]` of a study."""
+"""The module and the class of each scheduler."""
 LAUNCHERS = (LOCAL, *SCHEDULERS)
 
 
-def scheduler_named(name: str, cluster: Cluster) -> Scheduler:
-    """Return the scheduler of a launcher; raises `StudyError` when there is none of that name."""
+def scheduler_named(name: str, cluster: Cluster, environment: Mapping[str, str]) -> Scheduler:
+    """Return the scheduler of a launcher; raises `StudyError` when there is none of that name.
+
+    `environment` is ours without secrets.
+    """
     if name not in SCHEDULERS:
         raise StudyError(f"[launch] launcher {name!r} is unknown; {suggestion(name, LAUNCHERS)}")
     module, class_name = SCHEDULERS[name]
     # Each is loaded when it is needed: they may bring an SDK with them.
     loaded = import_module(f"evaluator.launchers.cluster.schedulers.{module}")
-    scheduler: Scheduler = getattr(loaded, class_name)(cluster)
+    scheduler: Scheduler = getattr(loaded, class_name)(cluster, environment)
     return scheduler

@@ -1,33 +1,110 @@
-"""A search of 6 trials over strategies and micro-batches of a Trainer, 2 ranks on CPUs."""
+"""A search over strategies and micro-batches of a Trainer, 2 ranks on CPUs, and the same by hand.
 
+transformers_search.py PYTHON FOLDER. Prints the best of the search beside a sweep in turns of the
+same configurations, which a callback in the script times.
+"""
+
+import itertools
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 from small_search import run_search
 
-STUDY = """
+STRATEGIES = ("ddp", "fsdp")
+MICRO_BATCHES = (4, 8)
+GLOBAL_BATCH = 16
+STUDY = f"""
 strategy = "offline"
 [environment]
 world_size = 2
 ranks_per_node = 2
 [workload]
+global_batch = {GLOBAL_BATCH}
 sequence_length = 128
 [space.strategy]
-choices = ["ddp", "fsdp", "zero1", "zero3"]
+choices = {[*STRATEGIES]}
 [space.micro_batch]
-choices = [4, 8]
+choices = {[*MICRO_BATCHES]}
 [measure]
 self_test_rounds = 0
 race_rounds = 1
-confirm_top = 2
-confirm_rounds = 1
-max_confirm_rounds = 1
+confirm_top = 3
+confirm_rounds = 2
+max_confirm_rounds = 3
 [budget]
-trials = 6
+trials = 4
 """
 FILES = ("train_transformers.py", "cpu_fsdp.py")
 ARGUMENTS = ("train_transformers.py", "--per_device_train_batch_size=8", "--use_cpu")
+TIMED = """
+class Steps(TrainerCallback):
+    ends = []
+    def on_step_end(self, *_, **__):
+        self.ends.append(time.perf_counter())
+    def on_train_end(self, arguments, *_, **__):
+        if arguments.process_index == 0:
+            print("STEPS", *(end - begin for begin, end in itertools.pairwise(self.ends[2:])))
+"""
+STEPS = 14
+
+
+def main() -> int:
+    return 0 if search(Path(sys.argv[1]).absolute(), Path(sys.argv[2]).absolute()) else 1
 
 
 def search(python: Path, folder: Path) -> bool:
-    """Run the search; false where it measured nothing."""
-    return run_search("transformers", python, folder, STUDY, FILES, ARGUMENTS)
+    """Search, then sweep by hand; false where the search measured nothing."""
+    is_clean = run_search("transformers", python, folder, STUDY, FILES, ARGUMENTS)
+    sweep(python, folder, rounds=2)
+    return is_clean
+
+
+def sweep(python: Path, folder: Path, rounds: int) -> None:
+    """Time every configuration with the script alone, in turns; print medians in seconds."""
+    script = (folder / "train_transformers.py").read_text(encoding="utf-8")
+    script = script.replace('"""\n', '"""\nimport itertools, time\n', 1)
+    script = script.replace("    Trainer,\n", "    Trainer,\n    TrainerCallback,\n")
+    script = script.replace("tokens = ", f"{TIMED}\ntokens = ", 1)
+    script = script.replace("train_dataset=samples", "train_dataset=samples, callbacks=[Steps()]")
+    (folder / "by_hand.py").write_text(script, encoding="utf-8")
+    ours = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a benchmark is started by hand
+    times_s = defaultdict(list)
+    for _, strategy, size in itertools.product(range(rounds), STRATEGIES, MICRO_BATCHES):
+        words = _words(strategy)
+        words += [f"--per_device_train_batch_size={size}", f"--max_steps={STEPS}"]
+        words += [f"--gradient_accumulation_steps={GLOBAL_BATCH // (2 * size)}"]
+        line = [str(python.parent / "torchrun"), "--standalone", "--nproc_per_node=2", "by_hand.py"]
+        ended = subprocess.run(
+            [*line, *words, "--report_to=none", "--save_strategy=no", "--disable_tqdm=true"],
+            cwd=folder,
+            env=ours,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        found = re.search(r"^STEPS (.*)$", ended.stdout, re.MULTILINE)
+        if found is None:
+            print(f"by hand: {strategy}, micro-batch {size} failed: {ended.stderr[-300:]}")
+            continue
+        times_s[strategy, size] += map(float, found[1].split())
+    for (strategy, size), seconds in sorted(
+        times_s.items(), key=lambda item: statistics.median(item[1])
+    ):
+        median_s = statistics.median(seconds)
+        print(f"by hand: {strategy}, micro-batch {size}: {median_s:.4f} s of {len(seconds)} steps")
+
+
+def _words(strategy: str) -> list[str]:
+    if strategy == "fsdp":
+        return ["--use_cpu=true", "--fsdp", "--fsdp_config", json.dumps({"version": 2})]
+    return ["--use_cpu=true"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

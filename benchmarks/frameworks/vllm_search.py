@@ -11,10 +11,12 @@ import os
 import re
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
 import urllib.request
+from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
@@ -51,6 +53,8 @@ with open("model/tokenizer_config.json", "w") as file:
 COMMON = "--load-format dummy --enforce-eager --max-model-len 256 --dtype bfloat16"
 SPACE = {"tp": (1, 2), "max_num_seqs": (16, 2)}
 REQUESTS, PROMPT, ANSWER, IN_FLIGHT = 32, 64, 16, 8
+ROUNDS, LONGER = 3, 5
+"""Rounds of the sweep, in turns; it sends this many times the requests of a search's step."""
 STUDY = f"""
 [workload]
 global_batch = {REQUESTS}
@@ -65,8 +69,8 @@ ranks_per_node = 2
 [measure]
 self_test_rounds = 0
 race_rounds = 0
-confirm_rounds = 1
-max_confirm_rounds = 1
+confirm_rounds = 2
+max_confirm_rounds = 3
 confirm_top = 2
 [space.tp]
 choices = [1, 2]
@@ -74,7 +78,7 @@ choices = [1, 2]
 choices = [16, 2]
 [budget]
 trials = 4
-launches = 8
+launches = 12
 """
 
 
@@ -116,27 +120,32 @@ def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
     store = folder / f"store-{name}"
     cclsearch = Path(sys.executable).parent / "cclsearch"
     limit = ["--limit", "ttft_p99 < 2 s"] if name == "server" else []
-    words = ["run", "--recipe", "vllm", "-c", "study.toml", "--strategy", "grid", "--json"]
-    words += ["--objective", "output_tokens_per_s", *limit, "--store", str(store), "--"]
+    run = ["run", "--recipe", "vllm", "-c", "study.toml", "--strategy", "grid"]
+    run += ["--objective", "output_tokens_per_s", *limit]
     started = time.perf_counter()
-    ended = subprocess.run(
-        [str(cclsearch), *words, *line.split()],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+
+    def printed(*words: str) -> str:
+        command = [str(cclsearch), *words, "--store", str(store)]
+        return subprocess.run(
+            [*command, *(("--", *line.split()) if words[0] == "run" else ())],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+    report = printed(*run)
     minutes = (time.perf_counter() - started) / 60
-    print(f"{name}: searched in {minutes:.1f} min, status {ended.returncode}")
-    best = json.loads(ended.stdout)["best"]
-    print(json.dumps(best, indent=1))
-    by_hand = {}
-    for values in itertools.product(*SPACE.values()):
-        config = dict(zip(SPACE, values, strict=True))
-        by_hand[values] = swept(name, line, config, vllm, folder, environment)
-        print(f"{name} by hand: {config}: {by_hand[values]:.1f} output tokens/s")
-    found = tuple(best["config"][knob] for knob in SPACE)
+    print(f"{name}: searched in {minutes:.1f} min\n{report}")
+    config = json.loads(printed("best", "--format", "json"))
+    rates = defaultdict[tuple[int, ...], list[float]](list)
+    for _, values in itertools.product(range(ROUNDS), itertools.product(*SPACE.values())):
+        asked = dict(zip(SPACE, values, strict=True))
+        rates[values].append(swept(name, line, asked, vllm, folder, environment))
+        print(f"{name} by hand: {asked}: {rates[values][-1]:.1f} output tokens/s")
+    by_hand = {values: statistics.median(found) for values, found in rates.items()}
+    found = tuple(config[knob] for knob in SPACE)
     return by_hand[found] >= 0.9 * max(by_hand.values())
 
 
@@ -153,9 +162,9 @@ def swept(name, line, config, vllm, folder, environment) -> float:
     load = ["--dataset-name=random", f"--random-input-len={PROMPT}"]
     load.append(f"--random-output-len={ANSWER}")
     if name == "offline":
-        warm = ["--num-warmups", str(REQUESTS)]
+        counts = [f"--num-prompts={LONGER * REQUESTS}", f"--num-warmups={REQUESTS}"]
         ended = subprocess.run(
-            [*line.split(), *flags, *load, *warm], stdout=subprocess.PIPE, check=True, **given
+            [*line.split(), *flags, *load, *counts], stdout=subprocess.PIPE, check=True, **given
         )
         return _printed(r"([\d.]+) output tokens/s", ended.stdout)
     with socket.socket() as free:
@@ -170,7 +179,7 @@ def swept(name, line, config, vllm, folder, environment) -> float:
                 break
             time.sleep(0.5)
         bench = [str(vllm), "bench", "serve", f"--port={port}", "--model=./model", *load]
-        bench += [f"--num-prompts={5 * REQUESTS}", f"--max-concurrency={IN_FLIGHT}"]
+        bench += [f"--num-prompts={LONGER * REQUESTS}", f"--max-concurrency={IN_FLIGHT}"]
         bench += ["--ignore-eos", f"--num-warmups={REQUESTS}", "--disable-tqdm"]
         ended = subprocess.run(bench, stdout=subprocess.PIPE, check=True, **given)
         return _printed(r"Output token throughput \(tok/s\): +([\d.]+)", ended.stdout)

@@ -10,6 +10,8 @@ from evaluator.recipes.frameworks.deepspeed import changed_paths, with_paths
 from evaluator.recipes.frameworks.framework import FrameworkRecipe
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer
+from evaluator.recipes.knobs import new_rule
+from records.expression import Rule
 from records.scrub import expanded
 from records.study import Study, Value
 
@@ -46,6 +48,11 @@ class Transformers(FrameworkRecipe):
             if is_taken and not is_other:
                 dimensions.append(replace(dimension, choices=choices))
         return replace(study, space=replace(study.space, dimensions=tuple(dimensions)))
+
+    def rules(self, study: Study) -> tuple[Rule, ...]:
+        """Return the rules, with the one that CPUs add."""
+        rules = super().rules(study)
+        return rules if study.environment.device != "cpu" else (*rules, _NO_ZERO_ON_CPUS)
 
     def knob_words(self, study: Study, name: str, settings: Mapping[str, Value]) -> Sequence[str]:
         """Return the arguments of one knob; the strategy has those of all that shard."""
@@ -114,6 +121,13 @@ class Transformers(FrameworkRecipe):
 
 _LEFT_TO_TRAINER = dict.fromkeys(
     ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"), "auto"
+)
+_NO_ZERO_ON_CPUS = new_rule(
+    "zero_on_cpus",
+    "strategy in ['ddp', 'fsdp']",
+    "on CPUs accelerate takes every rank for the only one once DeepSpeed trains, so ranks would "
+    "train on the same samples (accelerate/state.py, PartialState: no backend, one process); the "
+    "deepspeed recipe runs ZeRO there",
 )
 _ZERO_SETTINGS = {"zero_allow_untested_optimizer": True, "gradient_clipping": "auto"}
 

@@ -114,11 +114,12 @@ def test_zero_keeps_the_configuration_of_the_line_but_for_its_knobs(study):
     assert json.loads(config)["train_micro_batch_size_per_gpu"] == "auto"
 
 
-def test_on_cpus_only_ddp_is_asked_to_use_them(study):
-    # With --use_cpu accelerate takes no DeepSpeed; without it, DDP would train each rank alone.
+def test_on_cpus_zero_is_neither_searched_nor_taken(study):
     asked = study(f"{TORCHRUN} --use_cpu", device="cpu")
+    (refused,) = framework_recipe("transformers").broken(asked, {"strategy": "zero3"})
+    assert "the only one once DeepSpeed trains" in refused
+    assert "strategy" not in knobs(asked)
     assert "--use_cpu=true" in words(asked, strategy="ddp")
-    assert "--use_cpu=true" not in words(asked, strategy="zero3")
 
 
 def test_without_deepspeed_no_zero_is_searched(study):

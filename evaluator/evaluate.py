@@ -19,6 +19,7 @@ from evaluator.failures.classify import classify, failed_at_exit, rank_ends
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
+    Slots,
     run_interleaved,
     turn_orders,
 )
@@ -33,7 +34,7 @@ from evaluator.traces.analysis.stragglers import imbalance, stragglers
 from evaluator.traces.model import TraceSet
 from records.errors import TraceError
 from records.machine import Conditions, LaunchRecord
-from records.study import Study
+from records.study import LOCAL, Study
 from records.trial import (
     CollectiveTime,
     Config,
@@ -67,9 +68,9 @@ def launch_record(job: Job, result: JobResult, launcher: str, site: Site) -> Lau
         files=tuple(job.files),
         folders=job.folders,
         launcher=launcher,
-        job_id=site.job_id,
+        job_id=result.job_id or site.job_id,
         machine=site.machine(),
-        hosts=(platform.node(),),
+        hosts=(platform.node(),) if launcher == LOCAL else result.hosts,
         cores=job.cores,
         devices=tuple(devices.split(",")) if devices else (),
         reason=result.reason,
@@ -160,14 +161,14 @@ class TrialEvaluator:
         launcher: Launcher,
         on_phase: PhaseListener,
         more_launchers: LauncherFactory | None = None,
-        slots: DeviceSlots | None = None,
+        slots: Slots | None = None,
         site: Site | None = None,
     ) -> None:
         self._recipe = recipe
         self._launchers = [launcher]
         self._on_phase = on_phase
         self._more_launchers = more_launchers
-        self._slots = slots or DeviceSlots()
+        self._slots: Slots = slots or DeviceSlots()
         self._site = site or Site()
         self._taken_slots: set[int] = set()
         self._busy: set[int] = set()
@@ -281,7 +282,8 @@ class TrialEvaluator:
         reading = failed or self._read(study, launch, result)
         if failed is not None and failed_at_exit(result, failed):
             reading = self._read_finished(study, launch, result, failed)
-        outcome = reading if isinstance(reading, Failed) else _measure(study, reading, conditions)
+        here = conditions if study.is_local else None  # they are of this machine, not of nodes
+        outcome = reading if isinstance(reading, Failed) else _measure(study, reading, here)
         made = launch_record(launch.asked, result, study.launch.launcher, self._site)
         return replace(outcome, launched=made)
 
@@ -401,7 +403,7 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
     )
 
 
-def _measure(study: Study, reading: Reading, conditions: Conditions) -> Measured:
+def _measure(study: Study, reading: Reading, conditions: Conditions | None) -> Measured:
     found = evidence(study, reading.measurement, reading.traces)
     measures = measure_all(found)
     return Measured(

@@ -414,12 +414,15 @@ def _output(*command: str, timeout_s: float = 30.0) -> bytes | None:
     return done.stdout
 
 
-def torchrun_command(world_size: int, program: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that starts N ranks of a program, which begins with its Python."""
-    return (
-        *(program[0], "-P", "-m", "torch.distributed.run", "--standalone"),
-        *(f"--nproc-per-node={world_size}", "--no-python", *program),
-    )
+def torchrun_command(
+    world_size: int, program: Sequence[str], node_count: int = 1
+) -> tuple[str, ...]:
+    """Return the command that starts N ranks of a program, which begins with its Python.
+
+    On several nodes torchrun reads from its environment how many ranks each has.
+    """
+    ranks = ("--standalone", f"--nproc-per-node={world_size}") if node_count == 1 else ()
+    return (program[0], "-P", "-m", "torch.distributed.run", *ranks, "--no-python", *program)
 
 
 _PRESSURE = Path("/proc/pressure")

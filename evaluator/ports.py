@@ -1,7 +1,7 @@
 """What the evaluator exchanges with recipes and launchers: jobs, their results, and the ports."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
@@ -13,6 +13,24 @@ if TYPE_CHECKING:
     from evaluator.traces.model import TraceSet
 
 
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """The number of a node of a job, and where the ranks of all its nodes meet."""
+
+    node_rank: int
+    master_addr: str
+    master_port: int
+
+    def fill(self, word: str) -> str:
+        """Return a word of a command with its places `{node_rank}` and the like filled."""
+        for each in fields(self):
+            word = word.replace(f"{{{each.name}}}", str(getattr(self, each.name)))
+        return word
+
+
+NODE_PLACES = tuple(each.name for each in fields(NodePlace))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """What to start: `files` go to the working folder first; `argv` starts it cold.
@@ -22,7 +40,8 @@ class Job:
     `hang_after_s` hangs; before its steps, and without signs of life, only `timeout_s` holds. Each
     of `folders` is made empty in the working folder, for the variable that it is listed under. The
     processes of a job that `maps_freely` are not held to a share of the host's memory: drivers of
-    GPUs map far more than they use. Its processes stay on `cores`, if any are given.
+    GPUs map far more than they use. Its processes stay on `cores`, if any are given, and on the
+    nodes with the numbers `nodes` of a cluster, by default the first.
     """
 
     argv: tuple[str, ...]
@@ -35,7 +54,12 @@ class Job:
     maps_freely: bool = False
     threads_per_rank: int = 1
     cores: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+
+    def argv_on(self, place: "NodePlace") -> tuple[str, ...]:
+        """Return the command as it starts on one node."""
+        return tuple(place.fill(word) for word in self.argv)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +69,14 @@ class JobResult(Ended):
     Logs are `rank{r}.log`, and `job.log` of a command; where ranks were ended for their silence or
     at the time limit, `rank{r}.stacks.txt` or `process{pid}.stacks.txt` say where they were.
     `environment` is what the launcher added to that of every job, in addition to what the job has.
+    `hosts` are the nodes that it ran on, in the order of its ranks, and `job_id` is that of the
+    scheduler which gave them; there are none where it ran on this machine.
     """
 
     workdir: Path
     environment: Mapping[str, str] = field(default_factory=dict)
+    hosts: tuple[str, ...] = ()
+    job_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

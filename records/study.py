@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
-from records.errors import Strict, StudyError, above_zero, at_least, at_most
+from records.errors import Strict, StudyError, above_zero, at_least, at_most, shown
 from records.llm_exchange import TokenUsage
 from records.workload import Workload
 
@@ -66,6 +66,8 @@ class Origin:
 Value: TypeAlias = bool | int | float | str
 """What a knob can be set to."""
 
+LOCAL = "local"
+"""The launcher that starts ranks on this machine."""
 MIN_TIMED_STEPS = 5
 MOST_RANKS = 1 << 20
 MOST_CONTEXTS = 256
@@ -245,7 +247,7 @@ class Launch(Strict):
     """Which recipe turns a configuration into a job, who launches it, and what a rank may use."""
 
     recipe: str = "builtin"
-    launcher: str = "local"
+    launcher: str = LOCAL
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
     start: Literal["warm", "cold"] = "warm"
@@ -290,6 +292,9 @@ class Cluster(Strict):
         at_least("cluster", 1, nodes=self.nodes)
         above_zero("cluster", time_limit_s=self.time_limit_s)
         above_zero("cluster", queue_limit_s=self.queue_limit_s, start_limit_s=self.start_limit_s)
+        for name in (*self.hosts, *self.exclude):
+            if not re.fullmatch(r"[\w.@:\[\]-]+", name) or name.startswith("-"):
+                raise StudyError(f"[cluster] {shown(name)} is no name of a host")
         if self.shared_dir is not None and not self.shared_dir.startswith(("/", "~")):
             raise StudyError(
                 f"[cluster] shared_dir is {self.shared_dir!r}; it must be an absolute path, which "
@@ -441,6 +446,15 @@ class Study(Strict):
         for name in names:
             if names.count(name) > 1:
                 raise StudyError(f"[context] {name!r} names two contexts, or one and the study")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether its ranks are started on this machine."""
+        return self.launch.launcher == LOCAL
+
+    def node_count(self, rank_count: int) -> int:
+        """Return how many nodes this many ranks take; on this machine one, however they connect."""
+        return 1 if self.is_local else -(-rank_count // self.environment.ranks_per_node)
 
     @property
     def is_from_bundle(self) -> bool:

@@ -127,7 +127,25 @@ class FailureKind(StrEnum):
     CRASH = "crash"
     HANG = "hang"
     INFRASTRUCTURE = "infrastructure"
+    NOT_SCHEDULED = "not_scheduled"
+    PREEMPTED = "preempted"
+    NODE_FAILED = "node_failed"
     METRIC_ERROR = "metric_error"
+
+    @property
+    def is_infrastructure(self) -> bool:
+        """Whether nothing of it was the configuration's doing: launch it again, learn nothing."""
+        return self in _INFRASTRUCTURE
+
+
+_INFRASTRUCTURE = frozenset(
+    {
+        FailureKind.INFRASTRUCTURE,
+        FailureKind.NOT_SCHEDULED,
+        FailureKind.PREEMPTED,
+        FailureKind.NODE_FAILED,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -457,7 +475,7 @@ class Trial:
     def launched(self) -> bool:
         """Whether a launch ended by the configuration's own doing: what the budget counts."""
         match self.outcome:
-            case Failed(kind=FailureKind.INFRASTRUCTURE):
+            case Failed(kind=kind) if kind.is_infrastructure:
                 return False
             case _:
                 return self.reached_launch

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
+from evaluator.launchers.cluster.launcher import open_launchers
+from evaluator.launchers.cluster.nodes import NodeSlots, check_launcher, nodes_of
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
+    Slots,
     device_slots,
     fits_together,
 )
-from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import describe_machine
-from evaluator.ports import Launcher
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError, suggestion
@@ -124,7 +125,7 @@ def open_search(
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
     seed = again[0] if again else _seed(study_id, prepared, store)
     with (
-        local_backend(prepared, store, own.feasible[0], seed, again) as backend,
+        live_backend(study_id, prepared, store, own.feasible[0], seed, again) as backend,
         compose_search(study_id, prepared, store, observer, backend) as search,
     ):
         yield search
@@ -145,7 +146,8 @@ def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:
 
 
 def check_environment(prepared: PreparedStudy) -> None:
-    """Raise `StudyError` or `EnvironmentFault` where this machine cannot launch the study."""
+    """Raise `StudyError` or `EnvironmentFault` where the study cannot be launched from here."""
+    check_launcher(prepared.study)
     for context in prepared.contexts:
         prepared.recipe.check(context.study)
 
@@ -158,41 +160,37 @@ def require_feasible(space: Space) -> None:
 
 
 @contextmanager
-def local_backend(
+def live_backend(
+    study_id: str,
     prepared: PreparedStudy,
     store: Store,
     first: Config,
     seed: Policy,
     again: tuple[Policy, ...] = (),
 ) -> Iterator[Backend]:
-    """Open what a study uses on this machine, with its launchers ready.
+    """Open what a study uses to launch for real, with its launchers ready.
 
     `first` is a configuration in the study's own context.
     """
     study, recipe, scrubber = prepared.study, prepared.recipe, settings.scrubber()
     require_trust(study, store)
     job = recipe.job(study, first)
-    environment = recipe.inherited(study, settings.trial_environment())
-
-    def launcher() -> Launcher:
-        if study.launch.launcher != "local":
-            raise StudyError(
-                f"[launch] launcher {study.launch.launcher!r} is unknown; known is local"
-            )
-        return LocalLauncher(environment, study.launch.threads_per_rank)
+    ours = settings.trial_environment()
+    environment = recipe.inherited(study, ours)
 
     def slot_count(config: Config) -> int:
-        """Return the most device slots that a configuration needs in any of its contexts."""
+        """Return the most slots that a configuration needs in any of its contexts."""
         if study.parallel == 1:
             return 1
         return max(slots.needed(recipe.job(p.study, p.config)) for p in parts(study, config))
 
     with ExitStack() as opened:
+        launcher = opened.enter_context(
+            open_launchers(study, study_id, store.root, environment, ours=ours)
+        )
         own_launcher = launcher()
         opened.callback(own_launcher.close)
-        phases, slots = Phases(), DeviceSlots()
-        if study.parallel > 1:
-            slots = device_slots(study, settings.trial_environment().get(VISIBLE_DEVICES))
+        phases, slots = Phases(), _slots(study)
         site = opened.enter_context(_site(study, store, scrubber, environment))
         evaluator = TrialEvaluator(recipe, own_launcher, phases, launcher, slots, site)
         opened.callback(evaluator.close)
@@ -207,11 +205,20 @@ def local_backend(
                 trial_count=study.parallel,
                 place_count=slots.count,
                 places_of=slot_count,
-                share_memory=study.environment.device == "cpu",
+                share_memory=study.is_local and study.environment.device == "cpu",
                 stop=evaluator.stop,
                 phases=phases,
             ),
         )
+
+
+def _slots(study: Study) -> Slots:
+    """Return what trials that run in parallel share out; nothing where they run one by one."""
+    if study.parallel == 1:
+        return DeviceSlots()
+    if not study.is_local:
+        return NodeSlots(nodes=nodes_of(study))
+    return device_slots(study, settings.trial_environment().get(VISIBLE_DEVICES))
 
 
 @contextmanager

@@ -3,22 +3,39 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 
 from evaluator import doctor as machine
-from evaluator.doctor import CheckResult, State, check_launches, check_noise, launch_repeatedly
+from evaluator.doctor import (
+    CheckResult,
+    MeasuredLaunch,
+    State,
+    check_launches,
+    check_noise,
+    launch_repeatedly,
+)
 from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.cluster.agents import NodeAgent
+from evaluator.launchers.cluster.allocation import NodesUnavailable
+from evaluator.launchers.cluster.launcher import ClusterLauncher, allocation_of
+from evaluator.launchers.cluster.nodes import check_launcher, cluster_of, environment_for_nodes
+from evaluator.launchers.cluster.scheduler import SchedulerError
+from evaluator.launchers.cluster.schedulers.catalog import SCHEDULERS, scheduler_named
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_environment
+from evaluator.ports import Launcher
 from evaluator.recipes.catalog import recipe_of
 from policies.sandbox import SandboxUnavailable, sandbox_level
+from records.errors import CclsearchError
 from records.store.locks import NETWORK_FILE_SYSTEMS, VOLATILE_FILE_SYSTEMS, file_system
-from records.study import Environment, Study
+from records.study import LOCAL, Environment, Study
 from records.trial import Config
 from records.workload import Workload
 from search import settings
-from search.study.study_file import builtin_study
+from search.study.study_file import builtin_study, fitted
 
 QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30
@@ -112,19 +129,80 @@ def _launches(
 ) -> Iterator[CheckResult]:
     study = _small_study(environment)
     recipe = recipe_of(study)
-    config = Config({"dp_replicate": environment.world_size, "micro_batch": 1})
     launcher = LocalLauncher(
         recipe.inherited(study, settings.trial_environment()), study.launch.threads_per_rank
     )
-    try:
-        evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
-        with tempfile.TemporaryDirectory(prefix="cclsearch-doctor-") as folder:
-            done = launch_repeatedly(evaluator, study, config, Path(folder), count)
-    finally:
-        launcher.close()
+    with tempfile.TemporaryDirectory(prefix="cclsearch-doctor-") as folder, closing(launcher):
+        done = _launch_small(study, launcher, Path(folder), count)
     yield check_launches(subject, done, needed=needed)
     if not isinstance(done, str):
         yield check_noise(done)
+
+
+def _launch_small(
+    study: Study, launcher: Launcher, folder: Path, count: int
+) -> tuple[MeasuredLaunch, ...] | str:
+    evaluator = TrialEvaluator(recipe_of(study), launcher, lambda _phase: None)
+    config = Config({"dp_replicate": study.environment.world_size, "micro_batch": 1})
+    return launch_repeatedly(evaluator, study, config, folder, count)
+
+
+def launchers(study: Study) -> Iterator[CheckResult]:
+    """Yield for each launcher whether it can be used from here, and what its scheduler offers."""
+    yield _result(LOCAL, "ranks on this machine")
+    for name in SCHEDULERS:
+        yield _scheduler(name, study)
+
+
+def _scheduler(name: str, study: Study, *, needed: bool = False) -> CheckResult:
+    scheduler = scheduler_named(name, cluster_of(study), settings.trial_environment())
+    missing = scheduler.missing()
+    if missing is not None:
+        what, _, remedy = missing.partition("; ")
+        return _result(name, what, remedy or None, state=State.MISSING, needed=needed)
+    try:
+        facts = scheduler.facts()
+    except SchedulerError as error:
+        return _result(name, str(error), state=State.MISSING, needed=needed)
+    detail = ", ".join(f"{fact} {words}" for fact, words in facts.items())
+    return _result(name, detail or "can be used", needed=needed)
+
+
+def launcher_findings(study: Study, store: Path) -> Iterator[CheckResult]:
+    """Yield the results of checks of a launcher: its scheduler, each node, a launch over all."""
+    name = study.launch.launcher
+    check_launcher(study)
+    scheduler = _scheduler(name, study, needed=True)
+    yield scheduler
+    if scheduler.state is State.MISSING:
+        return
+    ours = settings.trial_environment()
+    allocation = allocation_of(study, f"doctor-{os.getpid()}", store.absolute(), ours)
+    with closing(allocation):
+        try:
+            for agent in allocation.agents(Event(), lambda _phase: None):
+                yield _result(f"node {agent.node}", _node_words(agent), needed=True)
+        except (CclsearchError, NodesUnavailable) as error:
+            yield _result("nodes", str(error), state=State.MISSING, needed=True)
+            return
+        count = allocation.nodes.count
+        one_each = replace(study.environment, world_size=count, ranks_per_node=1, memory_bytes=None)
+        small = _small_study(one_each)
+        small = replace(small, launch=replace(small.launch, launcher=name))
+        there = environment_for_nodes(study, ours, is_shared=allocation.is_shared)
+        launcher = ClusterLauncher(allocation, there, small.launch.threads_per_rank)
+        with tempfile.TemporaryDirectory(dir=allocation.folder) as folder:
+            done = _launch_small(small, launcher, Path(folder), QUICK_LAUNCHES)
+        yield check_launches(f"launch on {count}", done, needed=True)
+
+
+def _node_words(agent: NodeAgent) -> str:
+    facts = agent.facts
+    parts = [f"{facts.core_count} cores"]
+    if facts.memory_bytes is not None:
+        parts.append(f"{facts.memory_bytes / 2**30:.0f} GiB")
+    parts += [f"{facts.gpus.count(kind)} x {kind}" for kind in sorted({*facts.gpus})]
+    return ", ".join([*parts, f"Python {facts.python}", facts.address])
 
 
 def _small_study(environment: Environment) -> Study:
@@ -143,4 +221,5 @@ def _small_study(environment: Environment) -> Study:
     )
     measure = replace(study.measure, warmup_steps=3, timed_steps=20, profiled_steps=0)
     launch = replace(study.launch, memory_budget_bytes=None)
-    return replace(study, workload=workload, measure=measure, launch=launch)
+    study = replace(study, workload=workload, measure=measure, launch=launch)
+    return replace(study, workload=fitted(workload, environment))

@@ -18,6 +18,7 @@ from evaluator.failures.logs import (
     Finding,
     Weight,
     cause,
+    command_text,
     elastic_findings,
     last_line,
     log_text,
@@ -31,7 +32,7 @@ from evaluator.failures.logs import (
     weightiest,
 )
 from evaluator.ports import JobResult
-from evaluator.rank.protocol import COMMAND_LOG, NO_SPY, LastHeartbeat, Phase, RankExit, RankFile
+from evaluator.rank.protocol import NO_SPY, LastHeartbeat, Phase, RankExit, RankFile
 from records.machine import RankEnd
 from records.trial import Failed, FailureKind, Stage
 
@@ -80,6 +81,8 @@ def classify(result: JobResult) -> Failed | None:
     match result.reason:
         case "launcher_lost":
             return _failed(FailureKind.INFRASTRUCTURE, result.message)
+        case "not_scheduled" | "preempted" | "node_failed":
+            return _failed(FailureKind(result.reason), result.message)
         case "out_of_memory":
             return _failed(FailureKind.OUT_OF_MEMORY, result.message)
         case "disk_quota":
@@ -112,7 +115,7 @@ def failed_at_exit(result: JobResult, failed: Failed) -> bool:
         case "timeout" | "hang":
             return failed.kind is FailureKind.HANG
         case "finished" | "rank_failed":
-            found = read_log(log_text(result.workdir / COMMAND_LOG))
+            found = read_log(command_text(result.workdir))
             said_so = found is not None and found.why == DIED.why
             return said_so or any(
                 rank.signal is not None or (rank.status or 0) - SHELL_ADDS in _FAULTS
@@ -126,7 +129,7 @@ def _stuck(result: JobResult) -> Failed:
     """A job that was given up on; a rank that failed before the others waited is the cause."""
     accounts = _reported_accounts(result)
     # Memory may run out in a command whose other ranks then wait for the one that ended.
-    found = read_log(log_text(result.workdir / COMMAND_LOG))
+    found = read_log(command_text(result.workdir))
     if found is not None and found.kind is FailureKind.OUT_OF_MEMORY:
         accounts.append(_of_rank(found))
     first = weightiest(accounts)
@@ -179,7 +182,8 @@ def _accounts(rank: RankExit, result: JobResult) -> Iterator[Finding]:
     if error is not None:
         yield rank_finding(error)
     elif rank.ended_ns is not None:
-        account = _exit_account(f"rank {rank.rank}", rank, result, RankFile.LOG.of(rank.rank))
+        log = log_text(result.workdir / RankFile.LOG.of(rank.rank))
+        account = _exit_account(f"rank {rank.rank}", rank, result, log)
         unfinished = not (result.workdir / RankFile.STEPS.of(rank.rank)).exists()
         if account is not None:
             yield account
@@ -191,11 +195,11 @@ def _of_command(command: RankExit, result: JobResult) -> Iterator[Finding]:
     """What the ranks that a command started left, then how the command itself ended."""
     yield from _reported_accounts(result)
     yield from map(_of_rank, elastic_findings(result.workdir))
-    killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
+    killed = killed_rank(command_text(result.workdir))
     if killed is not None:
         how = f"rank {killed.rank} died of {signal_name(killed.signal)}"
         yield _signal_account(how, killed.signal, None, result) or _crash(how, "")
-    account = _exit_account("the command", command, result, COMMAND_LOG)
+    account = _exit_account("the command", command, result, command_text(result.workdir))
     if account is not None:
         yield account
 
@@ -211,11 +215,10 @@ def _of_rank(found: Finding) -> Finding:
     return found if found.rank is None else replace(found, who=f"rank {found.rank}: ")
 
 
-def _exit_account(who: str, ended: RankExit, result: JobResult, log: str) -> Finding | None:
+def _exit_account(who: str, ended: RankExit, result: JobResult, text: str) -> Finding | None:
     """What the exit and the log of a process say; None when it ended well."""
     if ended.status == 0:
         return None
-    text = log_text(result.workdir / log)
     found = read_log(text)
     if ended.signal is not None:
         how = f"{who} died of {signal_name(ended.signal)}{_phase(ended, result)}"
@@ -308,7 +311,7 @@ def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
         return tuple(_end(each, None) for each in result.ranks)
     said = dict(_reported_errors(result.workdir))
     exits = {each.rank: each for each in result.ranks}
-    killed = killed_rank(log_text(result.workdir / COMMAND_LOG))
+    killed = killed_rank(command_text(result.workdir))
     if killed is not None:
         exits.setdefault(killed.rank, RankExit(rank=killed.rank, signal=killed.signal))
     for rank in sorted(rank for rank in said if rank is not None):
@@ -318,7 +321,7 @@ def rank_ends(result: JobResult) -> tuple[RankEnd, ...]:
 
 def _reported_errors(folder: Path) -> Iterator[tuple[int | None, Finding]]:
     """Errors that ranks reported; a rank's own file comes last, and so counts most."""
-    yield from read_by_rank(log_text(folder / COMMAND_LOG)).items()
+    yield from read_by_rank(command_text(folder)).items()
     for path in sorted(folder.glob("rank*.log")):
         found = read_log(log_text(path))
         if found is not None:

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from evaluator.rank.protocol import COMMAND_LOGS
 from evaluator.samples import RANK_FILE_LIMITS
 from evaluator.traces.readers.files import read_bytes
 from records.errors import TraceError
@@ -235,6 +236,15 @@ def log_text(path: Path) -> str:
         first = max(0, whole.find(_TRACEBACK.encode()))
         parts = (whole[:WINDOW_BYTES], whole[first:][:WINDOW_BYTES], whole[-WINDOW_BYTES:])
     return b"\n".join(parts).decode(errors="replace")
+
+
+def command_text(folder: Path) -> str:
+    """The logs of a job's command, that of its first node first."""
+    return "\n".join(log_text(path) for path in sorted(folder.glob(COMMAND_LOGS), key=_length))
+
+
+def _length(path: Path) -> tuple[int, str]:
+    return len(path.name), path.name
 
 
 def first_line(text: str) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 from threading import Thread
+from typing import Protocol
 
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.ports import Job, JobResult, Launcher, PhaseListener
@@ -41,7 +42,7 @@ class InterleavedRun:
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
     """Whether launches that took this much on each rank may be on this machine together."""
     can_wait = study.environment.device == "cpu" and study.launch.recipe in TURN_TAKING_RECIPES
-    if study.measure.together == "never" or study.contexts or not can_wait:
+    if study.measure.together == "never" or study.contexts or not (can_wait and study.is_local):
         return False
     return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
 
@@ -162,6 +163,23 @@ def _pipe(path: Path) -> int:
 
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class Slots(Protocol):
+    """What jobs that run in parallel share out: devices, cores or nodes."""
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        ...
+
+    def needed(self, job: Job) -> int:
+        """Return how many a job takes."""
+        ...
+
+    def confine(self, job: Job, numbers: Sequence[int]) -> Job:
+        """Return the job confined to these slots."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

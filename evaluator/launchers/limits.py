@@ -49,11 +49,15 @@ def remove_special_files(folder: Path) -> None:
                     path.unlink()
 
 
-def keep_elastic_errors(temporary: Path, folder: Path) -> None:
-    """Copy the error file that torchrun has from each rank to `rank{r}.torchelastic.json`."""
+def keep_elastic_errors(temporary: Path, folder: Path, first_rank: int = 0) -> None:
+    """Copy the error file that torchrun has from each rank to `rank{r}.torchelastic.json`.
+
+    torchrun counts the ranks of its node, which begin with `first_rank`.
+    """
     for path in sorted(temporary.glob("torchelastic_*/*/attempt_*/*/error.json")):
-        rank = path.parent.name
-        if rank.isdecimal() and path.is_file() and path.stat().st_size <= ERROR_BYTES:
+        local_rank = path.parent.name
+        if local_rank.isdecimal() and path.is_file() and path.stat().st_size <= ERROR_BYTES:
+            rank = first_rank + int(local_rank)
             with suppress(OSError):
                 shutil.copyfile(path, folder / f"rank{rank}.torchelastic.json")
 
@@ -161,7 +165,7 @@ class Limits:
     def __init__(
         self,
         folders: Sequence[Path],
-        world_size: int,
+        rank_count: int,
         disk_bytes: int,
         *,
         maps_freely: bool = False,
@@ -169,7 +173,7 @@ class Limits:
     ) -> None:
         self._folders = folders
         usable = free_memory_bytes() - MEMORY_RESERVE_BYTES
-        self._share_bytes = max(LEAST_SHARE_BYTES, usable // world_size)
+        self._share_bytes = max(LEAST_SHARE_BYTES, usable // rank_count)
         self._maps_freely = maps_freely
         self._cores = tuple(cores)
         free = os.statvfs(folders[0])

@@ -2,111 +2,43 @@
 
 import os
 import shutil
-import signal
+import socket
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
 
 import msgspec
 
-from evaluator.launchers.limits import DISK_BYTES, send_signal, stat_fields
-from evaluator.launchers.supervisor import LineProcess
+from evaluator.launchers.connection import Connection, kill_orphans
+from evaluator.launchers.limits import DISK_BYTES
 from evaluator.launchers.watch import Heartbeats
-from evaluator.ports import Job, JobResult, PhaseListener
+from evaluator.ports import Job, JobResult, NodePlace, PhaseListener
 from evaluator.rank.protocol import Ended, Launch
 from records.errors import EnvironmentFault
 
-MARKER = "CCLSEARCH_LAUNCH_OF"
-EXIT_LIMIT_S = 30.0
-
-
-class SupervisorEvent(msgspec.Struct, frozen=True):
-    """How a job ended, or why it cannot be started; with neither it begins: its ranks are warm."""
-
-    refused: str | None = None
-    ended: Ended | None = None
-
-
-class Connection(LineProcess):
-    """A supervisor that runs; `environment` is all that it and the jobs see of ours."""
-
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        # Everything below it inherits the marker, so that it can be found when we are gone.
-        marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
-        self.environment = {**environment, MARKER: marker}
-        super().__init__("-m", "evaluator.launchers.supervisor", environment=self.environment)
-
-    def events(self, wait_s: float) -> Iterator[SupervisorEvent | None]:
-        """Events that arrive within `wait_s`; None when the supervisor is gone."""
-        lines = self.lines(wait_s)
-        if lines is None:
-            yield None
-            return
-        yield from (msgspec.json.decode(line, type=SupervisorEvent) for line in lines)
-
-    def end(self, grace_s: float = EXIT_LIMIT_S) -> str:
-        """End it and all it started; return the last line it wrote, or how it ended.
-
-        It ends what runs when its input closes; what it left because it was killed, we kill.
-        """
-        last_words = super().end(grace_s)
-        _kill_marked({self.environment[MARKER]})
-        return last_words
-
-
-def kill_orphans() -> None:
-    """Kill what is left of launchers that were killed together with their supervisors."""
-    orphaned = set()
-    for _, marker in _marked():
-        pid, start_ticks, *_ = marker.split("-")
-        if not pid.isdecimal() or _start_ticks(int(pid)) != start_ticks:
-            orphaned.add(marker)
-    if orphaned:
-        _kill_marked(orphaned)
-
-
-def _kill_marked(markers: set[str]) -> None:
-    """Kill until none is left: one may have been forking while we looked."""
-    deadline_s = time.monotonic() + EXIT_LIMIT_S
-    while time.monotonic() < deadline_s:
-        found = [pid for pid, marker in _marked() if marker in markers]
-        if not found:
-            return
-        for pid in found:
-            send_signal(pid, signal.SIGKILL, lambda pid: _marker(pid) in markers)
-        time.sleep(0.01)
-
-
-def _marked() -> Iterator[tuple[int, str]]:
-    """Living processes of launches, and whose."""
-    for path in Path("/proc").glob("[0-9]*"):
-        marker = _marker(int(path.name))
-        if marker is not None:
-            yield int(path.name), marker
-
-
-def _marker(pid: int) -> str | None:
-    """The marker in the environment that a process was started with; an ended one has none."""
-    with suppress(OSError):
-        prefix = f"{MARKER}=".encode()
-        for variable in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
-            if variable.startswith(prefix):
-                return variable.removeprefix(prefix).decode(errors="replace")
-    return None
-
-
-def _start_ticks(pid: int) -> str | None:
-    fields = stat_fields(pid)
-    return fields[19] if fields else None
-
-
 OVERRUN_S = 60.0
 POLL_S = 0.05
+
+
+def thread_counts(threads_per_rank: int) -> Mapping[str, str]:
+    """Return the variables that tell libraries how many threads a rank has."""
+    return {
+        "OMP_NUM_THREADS": str(threads_per_rank),
+        "MKL_NUM_THREADS": str(threads_per_rank),
+        # It starts its threads when it is imported; after that nothing can be forked safely.
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def free_port() -> int:
+    """Return a port that nothing listens at now."""
+    with socket.create_server(("", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 class LocalLauncher:
@@ -121,14 +53,8 @@ class LocalLauncher:
     def __init__(
         self, environment: Mapping[str, str], threads_per_rank: int, disk_bytes: int = DISK_BYTES
     ) -> None:
-        threads = str(threads_per_rank)
         self._temporary = environment.get("TMPDIR", tempfile.gettempdir())
-        self._threads = {
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            # It starts its threads when it is imported; after that nothing can be forked safely.
-            "OPENBLAS_NUM_THREADS": "1",
-        }
+        self._threads = thread_counts(threads_per_rank)
         self._environment = {
             # Temporary files go with each launch; what torch compiled, by its digest, may stay.
             "TORCHINDUCTOR_CACHE_DIR": f"{self._temporary}/torchinductor_{os.getuid()}",
@@ -189,15 +115,15 @@ class LocalLauncher:
         return self._supervisor
 
     def _launch(self, job: Job, workdir: Path, rendezvous: Path) -> Launch:
-        ours = self._connected().environment
-        both = [given["PYTHONPATH"] for given in (job.environment, ours) if "PYTHONPATH" in given]
-        paths = {"PYTHONPATH": os.pathsep.join(both)} if both else {}
         return {
-            "argv": job.argv,
+            "argv": job.argv_on(NodePlace(0, "127.0.0.1", free_port())),
             "folder": str(workdir.absolute()),
             "rendezvous": str(rendezvous),
             "world_size": job.world_size,
-            "environment": {**ours, **job.environment, **paths},
+            "first_rank": 0,
+            "rank_count": job.world_size,
+            "init_method": None,
+            "environment": self._connected().environment_of(job.environment),
             "timeout_s": job.timeout_s,
             "hang_after_s": job.hang_after_s,
             "disk_bytes": self._disk_bytes,
@@ -223,11 +149,11 @@ def _follow(
         for event in events:
             if event is None:
                 return None
-            if event.ended is not None:
-                return event.ended
-            if event.refused is not None:
+            if "ended" in event:
+                return msgspec.convert(event["ended"], Ended)
+            if "refused" in event:
                 raise EnvironmentFault(
-                    f"ranks cannot be started here: {event.refused}; "
+                    f"ranks cannot be started here: {event['refused']}; "
                     "is torch installed in this environment?"
                 )
             deadline_s = time.monotonic() + job.timeout_s + OVERRUN_S

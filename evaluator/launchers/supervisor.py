@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn, TypedDict
+from typing import NoReturn, NotRequired, TypedDict
 
 from evaluator.launchers.limits import (
     Limits,
@@ -39,7 +39,9 @@ from evaluator.rank.protocol import (
     Launch,
     RankExit,
     RankFile,
+    Reason,
     adopt_orphans,
+    command_log,
     confine,
     die_with,
     read_lines,
@@ -87,6 +89,10 @@ class LineProcess:
     def pid(self) -> int:
         """Its process number."""
         return self._process.pid
+
+    def fileno(self) -> int:
+        """Return what becomes readable when there is an event, or the process is gone."""
+        return self._events.fileno()
 
     @property
     def lives(self) -> bool:
@@ -163,11 +169,11 @@ def run_launch(
 ) -> Ended:
     """Run a job to its end, with everything that it started; return how it ended.
 
-    It ends when the descriptor `owner` becomes readable; `spared` is a child of ours
+    It ends when the descriptor `owner` has a reason to, or closes; `spared` is a child of ours
     that is not the job's. Raises `TimeoutError` when a process of the job cannot be killed.
     """
     started_s, kill_count = time.monotonic(), memory_kill_count()
-    folder, ranks = Path(launch["folder"]), range(launch["world_size"])
+    folder, ranks = Path(launch["folder"]), _ranks(launch)
     heartbeats = [Heartbeats(folder, rank) for rank in ranks]
     processes: Sequence[Process] = ()
     over = None
@@ -178,7 +184,7 @@ def run_launch(
             opened.callback(log.close)
         limits = Limits(
             [folder, rendezvous],
-            launch["world_size"],
+            launch["rank_count"],
             launch["disk_bytes"],
             maps_freely=launch["maps_freely"],
             cores=launch["cores"],
@@ -203,7 +209,7 @@ def run_launch(
                 watch.living(),
                 rendezvous=rendezvous,
                 folder=folder,
-                world_size=launch["world_size"],
+                ranks=ranks,
                 environment=launch["environment"],
             )
         watch.end()
@@ -211,13 +217,17 @@ def run_launch(
     return Ended(
         reason=over.reason,
         message=over.message,
-        ranks=_exits(processes, launch["world_size"]),
+        ranks=_exits(processes, ranks),
         heartbeats=tuple(last),
         wall_s=over.at_s - started_s,
         memory_kill_count=None
         if kills_now is None or kill_count is None
         else kills_now - kill_count,
     )
+
+
+def _ranks(launch: Launch) -> range:
+    return range(launch["first_rank"], launch["first_rank"] + launch["rank_count"])
 
 
 @contextmanager
@@ -230,7 +240,7 @@ def _rendezvous(launch: Launch) -> Iterator[Path]:
         (rendezvous / TEMPORARY).mkdir()
         yield rendezvous
     finally:
-        keep_elastic_errors(rendezvous / TEMPORARY, folder)
+        keep_elastic_errors(rendezvous / TEMPORARY, folder, launch["first_rank"])
         remove_special_files(folder)
         remove_stale_shared_memory(before)
         shutil.rmtree(rendezvous, ignore_errors=True)
@@ -238,11 +248,12 @@ def _rendezvous(launch: Launch) -> Iterator[Path]:
 
 def _open_logs(launch: Launch, rendezvous: Path, *, cold: bool) -> list[Log]:
     """A log for every rank and for the command; there is a file for each that we start."""
-    ranks = [RankFile.LOG.of(rank) for rank in range(launch["world_size"])]
-    folder = Path(launch["folder"])
-    for name in [COMMAND_LOG] if cold else ranks:
+    kept = {RankFile.LOG.of(rank): RankFile.LOG.of(rank) for rank in _ranks(launch)}
+    folder, own = Path(launch["folder"]), command_log(launch["first_rank"])
+    for name in [own] if cold else kept:
         (folder / name).touch()
-    return [Log(rendezvous / name, folder / name) for name in (*ranks, COMMAND_LOG)]
+    kept[COMMAND_LOG] = own
+    return [Log(rendezvous / pipe, folder / name) for pipe, name in kept.items()]
 
 
 def _environment(launch: Launch) -> dict[str, str]:
@@ -256,7 +267,8 @@ def _environment(launch: Launch) -> dict[str, str]:
 
 def _start(launch: Launch, forker: WarmProcess | None, limits: Limits) -> Sequence[Process]:
     if forker is not None:
-        return [Process(rank, pid) for rank, pid in enumerate(_fork(forker, launch, limits))]
+        pids = _fork(forker, launch, limits)
+        return [Process(rank, pid) for rank, pid in zip(_ranks(launch), pids, strict=True)]
     supervisor = os.getpid()
     pid = os.fork()
     if pid == 0:
@@ -295,11 +307,11 @@ def _become_command(launch: Launch, limits: Limits, supervisor: int) -> NoReturn
         os._exit(NOT_STARTED)
 
 
-def _exits(processes: Sequence[Process], world_size: int) -> tuple[RankExit, ...]:
+def _exits(processes: Sequence[Process], ranks: Sequence[int]) -> tuple[RankExit, ...]:
     """How each rank ended; a command that ended well by itself answers for all of its ranks."""
     match exits := tuple(process.exit() for process in processes):
         case (RankExit(rank=None, status=0, ended_ns=int()) as command,):
-            return tuple(replace(command, rank=rank) for rank in range(world_size))
+            return tuple(replace(command, rank=rank) for rank in ranks)
     return exits
 
 
@@ -310,10 +322,14 @@ START_POLL_S = 0.05
 
 
 class Request(TypedDict):
-    """Modules to have imported, none for a cold start, and the job to run, if any."""
+    """Modules to have imported, none for a cold start, and the job to run, if any.
+
+    A `reason` is why to end a job, where that has ended by itself.
+    """
 
     modules: list[str]
     launch: Launch | None
+    reason: NotRequired[Reason]
 
 
 def supervise() -> None:
@@ -322,6 +338,8 @@ def supervise() -> None:
     warm: WarmProcess | None = None
     for line in read_lines(REQUESTS):
         request: Request = json.loads(line)
+        if "reason" in request:
+            continue
         if request["modules"]:
             warm = _warm_process(warm, request["modules"])
         launch = request["launch"]

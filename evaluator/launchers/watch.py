@@ -247,8 +247,8 @@ class JobEnd:
 class Watch:
     """Reads a job's logs and heartbeats and waits for its processes, all in one thread.
 
-    `owner` is a descriptor that becomes readable when the caller is gone; `spared` is
-    a child of ours that is not the job's.
+    From `owner` comes a line with the reason to end a job, or its end when the caller is gone;
+    `spared` is a child of ours that is not the job's.
     """
 
     def __init__(
@@ -265,10 +265,10 @@ class Watch:
         self._spared = spared
         self._next_look_s = time.monotonic() + LOOK_EVERY_S
         self._failed_since_s: float | None = None
-        self._abandoned = False
+        self._over: JobEnd | None = None
         self._ending = False
         self._selector = selectors.DefaultSelector()
-        self._listen(owner, partial(self._abandon, owner))
+        self._listen(owner, partial(self._heed, owner))
         for log in logs:
             self._listen(log.fileno, log.take)
         for process in processes:
@@ -285,8 +285,8 @@ class Watch:
             now_s = time.monotonic()
             self._serve(max(0.0, min(deadline_s, self._next_look_s) - now_s))
             now_s = time.monotonic()
-            if self._abandoned:
-                return JobEnd(reason="launcher_lost")
+            if self._over is not None:
+                return self._over
             if not failed and any(process.code for process in self._processes):
                 deadline_s, failed = min(deadline_s, now_s + PEER_GRACE_S), True
             if now_s >= deadline_s:
@@ -358,9 +358,10 @@ class Watch:
     def _listen(self, descriptor: int, act: Callable[[], object]) -> None:
         self._selector.register(descriptor, selectors.EVENT_READ, act)
 
-    def _abandon(self, owner: int) -> None:
-        self._abandoned = True
+    def _heed(self, owner: int) -> None:
+        request = os.read(owner, LOG_READ_BYTES)
         self._selector.unregister(owner)
+        self._over = JobEnd(**json.loads(request)) if request else JobEnd(reason="launcher_lost")
 
     def _ended(self, process: Process) -> None:
         if not self._ending:
@@ -380,14 +381,14 @@ def take_stacks(
     *,
     rendezvous: Path,
     folder: Path,
-    world_size: int,
+    ranks: Sequence[int],
     environment: Mapping[str, str],
 ) -> None:
     """Write `rank{r}.stacks.txt` for ranks that can be asked, `process{pid}.stacks.txt` of others.
 
     Others are those that py-spy can look into; without it on the job's PATH, a note says so.
     """
-    paths = [rendezvous / RankFile.STACKS.of(rank) for rank in range(world_size)]
+    paths = [rendezvous / RankFile.STACKS.of(rank) for rank in ranks]
     asked = _ask(processes, paths)
     for path, header_bytes in asked.values():
         stacks = path.read_bytes()[header_bytes:]

@@ -75,10 +75,10 @@ def _fork_all(request: Request, adopter: int, writer: int) -> NoReturn:
     os.setsid()
     leader, pids = os.getpid(), list[int]()
     try:
-        for number in range(request["world_size"]):
+        for local_rank in range(request["rank_count"]):
             pid = os.fork()
             if pid == 0:
-                _live_as_rank(number, request, leader, adopter)
+                _live_as_rank(local_rank, request, leader, adopter)
             pids.append(pid)
         write_line(writer, {"pids": pids})
     except OSError as error:
@@ -89,10 +89,10 @@ def _fork_all(request: Request, adopter: int, writer: int) -> NoReturn:
         os._exit(0)
 
 
-def _live_as_rank(number: int, request: Request, leader: int, adopter: int) -> NoReturn:
+def _live_as_rank(local_rank: int, request: Request, leader: int, adopter: int) -> NoReturn:
     status = 1
     try:
-        _become_rank(number, request, leader, adopter)
+        _become_rank(local_rank, request, leader, adopter)
         status = run(JOB_FILE)
     except SystemExit as leaving:
         traceback.print_exc()
@@ -109,20 +109,20 @@ def _live_as_rank(number: int, request: Request, leader: int, adopter: int) -> N
             os._exit(status)
 
 
-def _become_rank(number: int, request: Request, leader: int, adopter: int) -> None:
+def _become_rank(local_rank: int, request: Request, leader: int, adopter: int) -> None:
     os.closerange(3, 256)
-    rendezvous = Path(request["rendezvous"])
+    rendezvous, rank = Path(request["rendezvous"]), request["first_rank"] + local_rank
     os.environ.update(request["environment"])
     os.environ.update(
-        RANK=str(number),
-        LOCAL_RANK=str(number),
+        RANK=str(rank),
+        LOCAL_RANK=str(local_rank),
         WORLD_SIZE=str(request["world_size"]),
-        CCLSEARCH_INIT_METHOD=f"file://{rendezvous}/store",
+        CCLSEARCH_INIT_METHOD=request["init_method"] or f"file://{rendezvous}/store",
     )
     while os.getppid() == leader:
         time.sleep(ADOPTION_POLL_S)
     die_with(adopter)
-    join_rendezvous(rendezvous, number)
+    join_rendezvous(rendezvous, rank)
     os.chdir(request["folder"])
     confine(request["limits"])
 

@@ -32,6 +32,7 @@ from typing import Literal, TypeAlias, TypedDict
 from evaluator.rank.job import Measure
 
 COMMAND_LOG = "job.log"
+COMMAND_LOGS = "job*.log"
 JOB_FILE = "job.json"
 NO_SPY = "missing.stacks.txt"
 """A note in the place of stacks that nothing on the PATH of a job could take."""
@@ -52,6 +53,11 @@ class RankFile(StrEnum):
     def of(self, rank: int) -> str:
         """What that of one rank is called."""
         return f"rank{rank}.{self}"
+
+
+def command_log(first_rank: int) -> str:
+    """Return what the log of the command is called on the node that begins with this rank."""
+    return f"job{first_rank}.log" if first_rank else COMMAND_LOG
 
 
 def write_json(path: Path, document: Mapping[str, object]) -> None:
@@ -278,13 +284,18 @@ def _prctl(option: int, value: int) -> None:
 class Launch(TypedDict):
     """What to run in `folder`: ranks, if there is a process to fork them, or the command.
 
-    `rendezvous` is the folder that the launch makes for itself and removes.
+    `rendezvous` is the folder that the launch makes for itself and removes. Of the ranks of a job
+    these are `rank_count` from `first_rank` on, those of one node. They meet at `init_method`;
+    where it is None, in a file of the rendezvous.
     """
 
     argv: Sequence[str]
     folder: str
     rendezvous: str
     world_size: int
+    first_rank: int
+    rank_count: int
+    init_method: str | None
     environment: Mapping[str, str]
     timeout_s: float
     hang_after_s: float | None
@@ -294,9 +305,21 @@ class Launch(TypedDict):
 
 
 Reason: TypeAlias = Literal[
-    "finished", "rank_failed", "timeout", "hang", "out_of_memory", "disk_quota", "launcher_lost"
+    "finished",
+    "rank_failed",
+    "timeout",
+    "hang",
+    "out_of_memory",
+    "disk_quota",
+    "launcher_lost",
+    "not_scheduled",
+    "preempted",
+    "node_failed",
 ]
-"""Why a job ended; from `timeout` on it was ended from outside, by its launcher or with it."""
+"""Why a job ended; from `timeout` on it was ended from outside, by its launcher or with it.
+
+The last three are a cluster's: it gave no nodes in time, it took them back, or lost one.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

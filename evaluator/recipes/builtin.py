@@ -101,8 +101,9 @@ class BuiltinRecipe:
         return estimate_step(rank_workload(study.workload), asked, study.environment)
 
     def check(self, study: Study) -> None:
-        """Raise `EnvironmentFault` when this machine cannot hold the ranks."""
-        check_local(study.environment)
+        """Raise `EnvironmentFault` when this machine is to hold the ranks, and cannot."""
+        if study.is_local:
+            check_local(study.environment)
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002 - the port
         """Show ranks, which are ours, all of it."""
@@ -128,7 +129,7 @@ class BuiltinRecipe:
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
         return Job(
-            argv=torchrun_command(job.world_size, rank_program()),
+            argv=torchrun_command(job.world_size, rank_program(), study.node_count(job.world_size)),
             world_size=job.world_size,
             files={JOB_FILE: json.dumps(asdict(job), indent=1)},
             modules=imported if study.launch.start == "warm" else (),

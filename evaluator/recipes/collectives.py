@@ -134,6 +134,11 @@ def check_available(study: Study) -> None:
     absent = [
         f"{name}: {reason}" for name in adapters if (reason := absence(str(name))) is not None
     ]
+    if "mpi" in adapters and not study.is_local:
+        raise StudyError(
+            '[space] comm_adapter: mpirun starts ranks on this machine alone; leave "mpi" out of '
+            "its choices"
+        )
     if absent:
         raise EnvironmentFault(
             f"[space] comm_adapter: {'; '.join(absent)}; or leave them out of its choices"
@@ -231,7 +236,8 @@ class CollectivesRecipe:
 
     def check(self, study: Study) -> None:
         """Raise `EnvironmentFault` or `StudyError` for ranks and libraries that are not here."""
-        check_local(study.environment)
+        if study.is_local:
+            check_local(study.environment)
         check_available(study)
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:
@@ -258,7 +264,7 @@ class CollectivesRecipe:
             argv=(
                 mpirun_command(world_size, rank_program(sys.executable))
                 if with_mpi
-                else torchrun_command(world_size, rank_program())
+                else torchrun_command(world_size, rank_program(), study.node_count(world_size))
             ),
             world_size=world_size,
             files={JOB_FILE: json.dumps(_job_document(study, settings), indent=1)},

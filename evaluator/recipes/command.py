@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from evaluator.estimate.step_time import estimate_script
-from evaluator.ports import Job, JobResult, Reading
+from evaluator.ports import NODE_PLACES, Job, JobResult, Reading
 from evaluator.recipes.script_output import TRACE_DIR, read_script
 from records.errors import StudyError, shown
 from records.expression import Expression, facts, parse
@@ -177,7 +177,8 @@ def _filled(
     A word that is only a knob is left out where its value is empty.
     """
     settings = {**study.space.defaults, **config.values}
-    values = {knob: _spell(value, command) for knob, value in settings.items()}
+    values = _node_places(study, rank_count)
+    values |= {knob: _spell(value, command) for knob, value in settings.items()}
     values |= {RANK_COUNT: str(rank_count)}
     filled: list[str] = []
     for part in words:
@@ -202,7 +203,7 @@ def _check_places(study: Study, command: Command) -> None:
     for part in command.run:
         for place in _PLACE.finditer(part) if part != ARGS else ():
             knob = place["knob"]
-            if knob is None or knob == RANK_COUNT:
+            if knob is None or knob == RANK_COUNT or knob in _node_places(study, 1):
                 continue
             where = f"[command] run {shown(part)}: {{{knob}}}"
             if knob not in _knobs(study.space):
@@ -215,6 +216,16 @@ def _check_places(study: Study, command: Command) -> None:
                     f"{where} is left out of configurations where it has no effect; give it a "
                     f"default under [space.defaults], or write {ARGS}"
                 )
+
+
+def _node_places(study: Study, rank_count: int) -> dict[str, str]:
+    """Return places for the nodes of a launch; what differs between them is filled on each."""
+    node_count = study.node_count(rank_count)
+    return {
+        "node_count": str(node_count),
+        "ranks_per_node": str(rank_count if node_count == 1 else study.environment.ranks_per_node),
+        **{place: f"{{{place}}}" for place in NODE_PLACES},
+    }
 
 
 def variable_names(space: SearchSpace, command: Command) -> dict[str, str]:

@@ -8,6 +8,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +16,8 @@ from typing import Annotated, Literal
 import typer
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.launchers.local import LocalLauncher
+from evaluator.launchers.cluster.launcher import open_launchers
+from evaluator.launchers.cluster.nodes import check_launcher
 from evaluator.launchers.watch import py_spy
 from evaluator.machine import local_environment
 from evaluator.objective import may_vary_work
@@ -289,15 +291,19 @@ class _Probe:
 
 def _launch_once(study: Study, probe: _Probe) -> Outcome:
     """Launch the first configuration of a study, outside of any store."""
+    from search.compose import new_study_id
+
+    check_launcher(study)
     probe.recipe.check(study)
-    environment = probe.recipe.inherited(study, settings.trial_environment())
-    launcher = LocalLauncher(environment, study.launch.threads_per_rank)
-    try:
+    ours, root = settings.trial_environment(), settings.store_root(None).absolute()
+    environment = probe.recipe.inherited(study, ours)
+    with (
+        open_launchers(study, f"try-{new_study_id()}", root, environment, ours=ours) as make,
+        tempfile.TemporaryDirectory(prefix="cclsearch-try-") as folder,
+        closing(make()) as launcher,
+    ):
         evaluator = TrialEvaluator(probe, launcher, lambda _phase: None)
-        with tempfile.TemporaryDirectory(prefix="cclsearch-try-") as folder:
-            return evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
-    finally:
-        launcher.close()
+        return evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
 
 
 def _launched(result: _Result) -> _Result:

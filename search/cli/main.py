@@ -65,6 +65,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "leaderboard": ("search.cli.report", "Rank the best of each study."),
     "compare": ("search.cli.compare", "Check whether B is faster than A, and why."),
     "doctor": ("search.cli.store", "Check what this machine can run, and what is missing."),
+    "launchers": ("search.cli.store", "List the launchers, and what is missing to use them."),
     "gc": ("search.cli.store", "Remove unused files and, on request, old traces."),
     "import": ("search.cli.transfer", "Import searches recorded by other tools or machines."),
     "export": ("search.cli.transfer", "Export a study for other programs, CCL-Bench or machines."),

@@ -26,7 +26,7 @@ from search.cli.options import (
     takes_options,
 )
 from search.cli.run import Stop, face
-from search.compose import check_environment, local_backend, new_study_id
+from search.compose import check_environment, live_backend, new_study_id
 from search.loop.study_result import leader_of, trials_named
 from search.replay.measure import (
     Decision,
@@ -238,7 +238,7 @@ def repeat_launches(
     with (
         face(as_json, records.history(study_id), study_id, records) as observer,
         Stop(command) as stop,
-        local_backend(prepared, records, _first(prepared, source), seed) as backend,
+        live_backend(study_id, prepared, records, _first(prepared, source), seed) as backend,
     ):
         again = measuring(study_id, prepared, source, records, backend, observer, within=within)
 

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
@@ -14,10 +15,12 @@ from evaluator.doctor import CheckResult, State
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
 from records.store.writer import RebuiltStudy, rebuild
+from records.study import Study
 from search import settings
 from search.cli.options import (
     JsonOption,
     StoreOption,
+    StudyOptions,
     examples,
     option,
     print_result,
@@ -32,12 +35,31 @@ from search.views.format import format_count, format_decimal_bytes
 app = typer.Typer(rich_markup_mode=None)
 
 CANNOT_RUN = 4
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "-c", "--config", metavar="FILE", help="Study file (TOML) with the table [cluster]."
+    ),
+]
 
 
-@app.command(epilog=examples("cclsearch doctor", "cclsearch doctor --noise --json"))
+@app.command(
+    epilog=examples(
+        "cclsearch doctor",
+        "cclsearch doctor --noise --json",
+        "cclsearch doctor --launcher slurm -c study.toml",
+    )
+)
 @takes_options
 def doctor(
     noise: bool = option(False, "Measure noise for a minute."),
+    launcher: str | None = option(
+        None,
+        "Only check this launcher: its scheduler, its nodes, and a launch over all of them. "
+        "[default: the study file's]",
+        metavar="NAME",
+    ),
+    config: ClusterFileOption = None,
     rebuild: bool = option(
         False, "Only rebuild the store's database from its journals; the old one is kept."
     ),
@@ -53,10 +75,14 @@ def doctor(
         print_verified(store, as_json=as_json)
         return
     # Imported here: it takes a second to load.
-    from search.doctor import findings
+    from search.doctor import findings, launcher_findings
 
+    root = settings.store_root(store)
+    checks = findings(root, long_noise=noise)
+    if launcher is not None or config is not None:
+        checks = launcher_findings(_cluster_study(config, launcher), root)
     found: list[CheckResult] = []
-    for finding in findings(settings.store_root(store), long_noise=noise):
+    for finding in checks:
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -70,6 +96,28 @@ def doctor(
         typer.echo("next: cclsearch run --objective step_time")
     if lacking:
         raise typer.Exit(CANNOT_RUN)
+
+
+@app.command(epilog=examples("cclsearch launchers", "cclsearch launchers -c study.toml --json"))
+@takes_options
+def launchers(config: ClusterFileOption = None, as_json: JsonOption = False) -> None:
+    """List the launchers, and what is missing to use them."""
+    from search.doctor import launchers as launcher_results
+
+    found = [*launcher_results(_cluster_study(config, None))]
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in found]))
+        return
+    for finding in found:
+        _print(finding)
+    typer.echo("next: cclsearch doctor --launcher NAME")
+
+
+def _cluster_study(config: Path | None, launcher: str | None) -> Study:
+    """Return the study of a file, by default the built-in one, with another launcher."""
+    study = StudyOptions(config=config).study()
+    launch = study.launch if launcher is None else replace(study.launch, launcher=launcher)
+    return replace(study, launch=launch)
 
 
 @app.command()

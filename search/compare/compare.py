@@ -28,7 +28,7 @@ from evaluator.timing.decision import (
 from evaluator.timing.timing import Task, Timing, merge
 from records.errors import StudyError
 from records.study import Study
-from records.trial import Failed, FailureKind, Measured, Measurement, Purpose, Repeat, Score
+from records.trial import Failed, Measured, Measurement, Purpose, Repeat, Score
 from search.compare.sides import BenchSide, Side, TimingsSide, TrialSide
 from search.loop.leader import (
     claim_rule,
@@ -412,7 +412,7 @@ def _caveats(which: str, side: TrialSide) -> Iterator[str]:
     failed = [
         outcome
         for outcome in again
-        if isinstance(outcome, Failed) and outcome.kind is not FailureKind.INFRASTRUCTURE
+        if isinstance(outcome, Failed) and not outcome.kind.is_infrastructure
     ]
     if failed:
         cause = one_line(str(failed[0]), CAUSE_CHARS)

@@ -482,7 +482,7 @@ def failure_lines(history: History) -> Iterator[str]:
         cause = f": {one_line(first.message, CAUSE_CHARS)}"
         if ordinal == history.trials[-1].ordinal:
             cause = ", the latest trial"  # which is shown in full
-        blame = ", not the configuration's fault" if kind is FailureKind.INFRASTRUCTURE else ""
+        blame = ", not the configuration's fault" if kind.is_infrastructure else ""
         times = "once" if len(found) == 1 else f"{len(found)} times"
         yield f"{kind} {times}{blame}, first in #{ordinal} at {first.stage}{cause}"
 

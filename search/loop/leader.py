@@ -37,7 +37,6 @@ from records.store.store import Store
 from records.study import Measure
 from records.trial import (
     Failed,
-    FailureKind,
     History,
     Measured,
     Outcome,
@@ -426,8 +425,7 @@ def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:
     failed = {
         launch.ordinal
         for launch in launches
-        if isinstance(launch.outcome, Failed)
-        and launch.outcome.kind is not FailureKind.INFRASTRUCTURE
+        if isinstance(launch.outcome, Failed) and not launch.outcome.kind.is_infrastructure
     }
     return tuple(sorted(failed))
 

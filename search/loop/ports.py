@@ -116,9 +116,15 @@ def scrubbed_study(study: Study, scrubber: Scrubber) -> Study:
     """
     study = with_texts(study, scrubber.secrets)
     contexts = (replace(c, workload=_portable(c.workload, scrubber)) for c in study.contexts)
-    command = study.command
+    command, cluster = study.command, study.cluster
     return replace(
         study,
+        cluster=cluster
+        and replace(
+            cluster,
+            shared_dir=cluster.shared_dir and scrubber.path(cluster.shared_dir),
+            python=cluster.python and scrubber.path(cluster.python),
+        ),
         workload=_portable(study.workload, scrubber),
         contexts=tuple(contexts),
         seed_policy=scrubber.path(study.seed_policy),

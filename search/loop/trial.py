@@ -401,4 +401,4 @@ def _out_of_time(outcome: Outcome, study: Study) -> Outcome:
 
 
 def _is_infrastructure(outcome: Outcome) -> bool:
-    return isinstance(outcome, Failed) and outcome.kind is FailureKind.INFRASTRUCTURE
+    return isinstance(outcome, Failed) and outcome.kind.is_infrastructure

@@ -50,8 +50,6 @@ from search.study.spaces import PreparedStudy
 from search.views.format import REASONS, comparison_words, format_count, format_number, one_line
 
 SEED = 0
-NO_RESULT = (FailureKind.DUPLICATE, FailureKind.INFRASTRUCTURE)
-"""Failures that say nothing of a configuration."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,9 @@ def source_of(row: StudyRow, store: Store) -> Source:
 
 def _has_result(trial: Trial) -> bool:
     outcome = trial.outcome
-    return not (isinstance(outcome, Failed) and outcome.kind in NO_RESULT)
+    if not isinstance(outcome, Failed):
+        return True
+    return outcome.kind is not FailureKind.DUPLICATE and not outcome.kind.is_infrastructure
 
 
 class Holds(StrEnum):
@@ -237,7 +237,7 @@ def _failure(recorded: Failed, again: Outcome) -> Claim:
     holds, decides = Holds.NOT_CONFIRMED, None
     if isinstance(again, Measured):
         why = f"it was measured here, but recorded as failed with {then}"
-    elif again.kind is FailureKind.INFRASTRUCTURE:
+    elif again.kind.is_infrastructure:
         holds, why, decides = Holds.UNDECIDED, here, LAUNCH_AGAIN
     elif again.kind is not recorded.kind:
         why = f"it fails here with {here}; recorded with {then}"
@@ -249,7 +249,7 @@ def _failure(recorded: Failed, again: Outcome) -> Claim:
 def _broken(outcomes: Sequence[Outcome]) -> Claim | None:
     """That a launch failed here although the trial was measured before; None if none did."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, Failed)]
-    own = [outcome for outcome in failed if outcome.kind is not FailureKind.INFRASTRUCTURE]
+    own = [outcome for outcome in failed if not outcome.kind.is_infrastructure]
     if own:
         count = f"{len(own)} of {len(outcomes)} launches failed here"
         why = f"{count}: {one_line(str(own[0]), CAUSE_CHARS)}"

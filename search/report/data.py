@@ -22,7 +22,6 @@ from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import (
     Failed,
-    FailureKind,
     History,
     Measured,
     MetricValue,
@@ -199,8 +198,7 @@ def _failure_lines(history: History) -> Iterator[Line]:
 
 def failures_words(count: int, ordinal: int, first: Failed) -> str:
     """How many trials failed as this one did, the first of them, and its cause."""
-    ours = first.kind is FailureKind.INFRASTRUCTURE
-    whose = ", not the configuration's fault" if ours else ""
+    whose = ", not the configuration's fault" if first.kind.is_infrastructure else ""
     cause = one_line(first.message, CAUSE_CHARS)
     return f"{count} {first.kind}{whose}; first in trial {ordinal}: {cause}"
 

@@ -94,7 +94,6 @@ RELAUNCHED = 3.0
 """Typical number of launches behind the cost of a repeated trial."""
 SPREAD = 0.3
 """Standard deviation that costs without logarithms are scaled to."""
-BLAMELESS = frozenset({FailureKind.INFRASTRUCTURE, FailureKind.METRIC_ERROR})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,7 +151,9 @@ class Observations:
 
 def _is_its_doing(trial: Trial) -> bool:
     outcome = trial.outcome
-    return trial.launched and isinstance(outcome, Failed) and outcome.kind not in BLAMELESS
+    if not trial.launched or not isinstance(outcome, Failed):
+        return False
+    return outcome.kind is not FailureKind.METRIC_ERROR and not outcome.kind.is_infrastructure
 
 
 def _losses(costs: Floats) -> tuple[Floats, int]:

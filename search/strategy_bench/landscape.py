@@ -323,7 +323,7 @@ def study_landscape(row: StudyRow, store: Store) -> StudyLandscape:
 def _read(outcome: Outcome, scoring: Scoring, tokens: int | None) -> Result | str:
     """What a launch says of its configuration, or why it is left out."""
     if isinstance(outcome, Failed):
-        if outcome.kind is FailureKind.INFRASTRUCTURE:
+        if outcome.kind.is_infrastructure:
             return "failed by their surroundings"
         if outcome.kind in (FailureKind.DUPLICATE, FailureKind.POLICY_ERROR):
             return NO_LAUNCH

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TypeAlias
 
 from policies.contract import seed_names
 from records.errors import StudyError, shown
 from records.store.store import Store
-from records.study import Origin, Study
+from records.study import Cluster, Origin, Study
 from search.views.console import plain_line
 
 RECORDS = "study.jsonl"
@@ -71,6 +71,10 @@ def launch_lines(study: Study) -> Iterator[Line]:
             yield "with", _cut(" ".join(given))
         if command.inherit:
             yield "given of your environment", _cut(" ".join(command.inherit))
+    if not study.is_local:
+        stated = asdict(study.cluster or Cluster())
+        given = (f"{name}={shown(value)}" for name, value in stated.items() if value)
+        yield "asks for nodes", _cut(f"{study.launch.launcher}: {', '.join(given)}")
     if study.strategy in {"hybrid", "llm"}:
         yield "may ask", f"model {shown(study.llm.model)}, where ANTHROPIC_BASE_URL says"
     if files := _files(study):

@@ -19,7 +19,6 @@ from records.trial import (
     Artifact,
     Config,
     Failed,
-    FailureKind,
     Measured,
     MetricValue,
     Outcome,
@@ -370,8 +369,7 @@ def trial_row(
     """
     match trial.outcome:
         case Failed(stage=stage, kind=kind, message=message):
-            infrastructure = kind is FailureKind.INFRASTRUCTURE
-            whose = " (not the configuration's fault)" if infrastructure else ""
+            whose = " (not the configuration's fault)" if kind.is_infrastructure else ""
             why = one_line(message, message_chars) if cause is None else cause
             ended = f"FAILED {kind} at {stage}{whose}{f': {why}' if why else ''}"
         case Measured() as measured:

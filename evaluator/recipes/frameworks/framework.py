@@ -54,6 +54,8 @@ _RENDEZVOUS = re.compile(
     r"|num_processes|num_machines|machine_rank|main_process_(ip|port)|num_gpus|num_nodes|standalone)"
 )
 """Options of launchers that a trial sets: each has its own ranks and a free port."""
+_ON_ONE_NODE = re.compile(r"--standalone$|--nproc-per-node=")
+"""What a study says to torchrun, and each of several nodes says better."""
 VERSION = "CCLSEARCH_FRAMEWORK_VERSION"
 """The variable that keeps whose flags a study takes."""
 _SECRET_FLAG = re.compile(
@@ -438,6 +440,13 @@ class FrameworkRecipe(CommandRecipe):
         super().check(study)
         if study.command is None:
             return
+        starts = LaunchLine.of(study.command.run, Path()).launcher_name
+        if starts != "torchrun" and study.node_count(study.environment.world_size) > 1:
+            raise StudyError(
+                f"[environment] world_size {study.environment.world_size} takes several nodes, and "
+                f"{starts or 'this program'} starts its ranks on one; start it by torchrun, or set "
+                f"world_size to {study.environment.ranks_per_node}"
+            )
         flags, _ = Flags.of(self.name, self.version(study))
         defaults = {name: knob.default for name, knob in self.knobs(study).items()}
         for dimension in study.space.dimensions:
@@ -451,6 +460,8 @@ class FrameworkRecipe(CommandRecipe):
     def job(self, study: Study, config: Config) -> Job:
         """Return the job of one configuration, with what times and profiles its steps."""
         job = super().job(study, config)
+        if study.node_count(job.world_size) > 1:
+            job = replace(job, argv=tuple(w for w in job.argv if not _ON_ONE_NODE.match(w)))
         ours = (Path(__file__).parent / IN_JOB / "hook.py", self._hook)
         hooks = {path.name: path.read_text("utf-8") for path in ours if path.is_file()}
         return replace(

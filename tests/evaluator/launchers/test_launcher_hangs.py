@@ -139,7 +139,7 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
     environment = {"PATH": str(spy.parent)}
 
     take_stacks(
-        [os.getpid()], rendezvous=tmp_path, folder=folder, world_size=2, environment=environment
+        [os.getpid()], rendezvous=tmp_path, folder=folder, ranks=[0, 1], environment=environment
     )
 
     (stacks,) = folder.iterdir()
@@ -149,7 +149,7 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
 
 def test_a_note_says_that_nothing_could_take_stacks(tmp_path):
     take_stacks(
-        [os.getpid()], rendezvous=tmp_path, folder=tmp_path, world_size=1, environment={"PATH": ""}
+        [os.getpid()], rendezvous=tmp_path, folder=tmp_path, ranks=[0], environment={"PATH": ""}
     )
 
     assert "py-spy" in (tmp_path / "missing.stacks.txt").read_text()

@@ -211,7 +211,7 @@ def machine(monkeypatch):
         evaluator = TabularEvaluator(endings={Config({"n": n}): e for n, e in rows.items()})
 
         @contextmanager
-        def here(_study, _store, _first, seed):
+        def here(_study_id, _study, _store, _first, seed):
             yield Backend(
                 scrubber=None,
                 evaluator=ContextEvaluator(evaluator),
@@ -222,7 +222,7 @@ def machine(monkeypatch):
                 sleep=lambda _: None,
             )
 
-        monkeypatch.setattr("search.cli.replay.local_backend", here)
+        monkeypatch.setattr("search.cli.replay.live_backend", here)
         return evaluator.launches
 
     return put

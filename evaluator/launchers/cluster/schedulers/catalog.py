@@ -5,9 +5,8 @@ from importlib import import_module
 
 from evaluator.launchers.cluster.scheduler import Scheduler
 from records.errors import StudyError, suggestion
-from records.study import Cluster
+from records.study import LOCAL, Cluster
 
-LOCAL = "local"
 SCHEDULERS = {
     "slurm": ("slurm", "Slurm"),
     "slurm-step": ("slurm", "SlurmStep"),

@@ -159,5 +159,5 @@ def _before(first: int | None, second: int | None) -> bool | None:
 @cache
 def _launch(taken: Taken) -> LaunchValue:
     took_turns = taken.position is None
-    steady = took_turns or steady_part(taken.steps_s).settled
-    return LaunchValue(value=taken.median_s, mean=taken.mean_s, steady=steady)
+    late_shift = 0.0 if took_turns else steady_part(taken.steps_s).late_shift
+    return LaunchValue(value=taken.median_s, mean=taken.mean_s, late_shift=late_shift)

@@ -44,12 +44,13 @@ class Verdict(StrEnum):
 class LaunchValue:
     """One launch's value, lower is better; `mean` is the same from the mean of its steps.
 
-    `steady` is whether its steps settled.
+    `late_shift` is by how much the level of its steps changed at the end, as a log ratio; 0 where
+    they had settled.
     """
 
     value: float
     mean: float | None = None
-    steady: bool = True
+    late_shift: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,13 +311,17 @@ def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:
 
 
 def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> str | None:
-    """Why a verdict must not stand although the interval speaks for it."""
+    """Why a verdict must not stand although the interval speaks for it.
+
+    A doubt that is worth less than what the interval leaves to spare changes nothing.
+    """
+    spare = max(abs(interval.mean) - interval.half - rule.band, 0.0)
     last = rounds[-1]
-    if not (last.candidate.steady and last.anchor.steady):
+    if last.candidate.late_shift + last.anchor.late_shift > spare:
         return "not_steady"
     if _means_contradict(rounds, interval, rule):
         return "centre_disagreement"
-    return "order_effect" if _order_matters(rounds) else None
+    return "order_effect" if _order_effect(rounds) > spare else None
 
 
 def _means_contradict(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> bool:
@@ -328,23 +333,24 @@ def _means_contradict(rounds: Sequence[Round], interval: _Interval, rule: Decisi
     return abs(other) > rule.band and abs(interval.mean) > rule.band and other * interval.mean < 0
 
 
-def _order_matters(rounds: Sequence[Round]) -> bool:
-    """Whether rounds differ by which side came first: Welch's t at 1 %."""
+def _order_effect(rounds: Sequence[Round]) -> float:
+    """By how much rounds differ by which side came first; 0 where they do not, by Welch's t."""
     first, second = (
         _logs([r for r in rounds if r.candidate_first is order], lambda launch: launch.value)
         for order in (True, False)
     )
     if min(len(first), len(second)) < LEAST_ROUNDS_PER_ORDER:
-        return False
+        return 0.0
     gap = abs(statistics.fmean(first) - statistics.fmean(second))
     shares = [statistics.variance(logs) / len(logs) for logs in (first, second)]
     squares = sum(
         share**2 / (len(logs) - 1) for share, logs in zip(shares, (first, second), strict=True)
     )
-    if squares == 0:
-        return gap > ROUNDING
-    limit = student_quantile(1 - ORDER_ALPHA / 2, sum(shares) ** 2 / squares)
-    return gap > limit * math.sqrt(sum(shares)) + ROUNDING
+    limit = ROUNDING
+    if squares:
+        quantile = student_quantile(1 - ORDER_ALPHA / 2, sum(shares) ** 2 / squares)
+        limit += quantile * math.sqrt(sum(shares))
+    return gap if gap > limit else 0.0
 
 
 def _logs(rounds: Sequence[Round], account: Callable[[LaunchValue], float | None]) -> list[float]:

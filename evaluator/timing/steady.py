@@ -35,10 +35,18 @@ NORMAL_MAD = 1.4826
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyPart:
-    """The first steady step, and whether no later level change forbids trust in what follows."""
+    """The first steady step, and by how much a change after it forbids trust in what follows.
+
+    `late_shift` is the log ratio of the last two levels where the change is late, else 0.
+    """
 
     first: int
-    settled: bool
+    late_shift: float
+
+    @property
+    def settled(self) -> bool:
+        """Whether the level did not change late."""
+        return self.late_shift == 0
 
 
 def steady_part(times_s: Sequence[float]) -> SteadyPart:
@@ -57,10 +65,10 @@ def steady_part(times_s: Sequence[float]) -> SteadyPart:
     # Rounded: times that differ by less than any clock resolves are equal, in every unit.
     logs = [round(log - middle, 9) for log in logs]
     calm = _without_spikes(logs)
-    change = _last_change(logs, calm)
+    change, shift = _last_change(logs, calm)
     half = len(logs) // 2
     first = max(_slow_start(logs), _truncation(calm), min(change, half))
-    return SteadyPart(first=first, settled=3 * change < 2 * len(logs))
+    return SteadyPart(first=first, late_shift=shift if 3 * change >= 2 * len(logs) else 0.0)
 
 
 def _slow_start(logs: list[float]) -> int:
@@ -102,18 +110,18 @@ def _without_spikes(logs: Logs) -> Logs:
     ]
 
 
-def _last_change(logs: Logs, calm: Logs) -> int:
-    """First step of the last level; 0 where there is only one."""
+def _last_change(logs: Logs, calm: Logs) -> tuple[int, float]:
+    """First step of the last level and its distance from the one before; 0 where there is one."""
     size = -(-len(logs) // MOST_POINTS)
     points = _batches(calm, size)
     starts = _segments(points, _noise(_batches(logs, size)))
     levels = [fmean(points[start:end]) for start, end in pairwise([*starts, len(points)])]
     clear = [
-        start
+        (size * start, abs(after - before))
         for start, (before, after) in zip(starts[1:], pairwise(levels), strict=True)
         if abs(after - before) > LEAST_SHIFT
     ]
-    return size * clear[-1] if clear else 0
+    return clear[-1] if clear else (0, 0.0)
 
 
 def _noise(points: Logs) -> float:

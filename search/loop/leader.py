@@ -191,13 +191,13 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
     return LaunchValue(
         value=cost,
         mean=cost * to_mean if is_step_time(scoring) else None,
-        steady=took_turns(outcome) or all(_settled(steps) for steps in each_steps_s),
+        late_shift=0.0 if took_turns(outcome) else max(map(_late_shift, each_steps_s)),
     )
 
 
 @lru_cache(maxsize=4096)  # every decision asks it of every launch again
-def _settled(steps_s: tuple[float, ...]) -> bool:
-    return steady_part(steps_s).settled
+def _late_shift(steps_s: tuple[float, ...]) -> float:
+    return steady_part(steps_s).late_shift
 
 
 def rounds_between(

@@ -142,10 +142,19 @@ def test_means_that_point_the_other_way_veto_and_cannot_make_a_verdict():
     assert found(1.0, 0.5).verdict is SAME
 
 
-def test_rounds_that_had_not_settled_at_the_end_prove_nothing():
-    pairs = rounds([0.5] * 4, ONES)
-    pairs[-1] = replace(pairs[-1], anchor=LaunchValue(value=1.0, steady=False))
-    assert (decide(pairs, ONCE).verdict, decide(pairs, ONCE).reason) == (UNDECIDED, "not_steady")
+@pytest.mark.parametrize(
+    ("ratio", "late_shift", "reason"),
+    [
+        (0.9, 0.15, "not_steady"),
+        (0.5, 0.15, "paired_interval_clears_band"),
+        (0.5, 0.80, "not_steady"),
+        (1.0, 0.02, "not_steady"),
+    ],
+)
+def test_steps_that_changed_late_undo_only_what_they_could_have_made(ratio, late_shift, reason):
+    pairs = rounds([ratio] * 4, ONES)
+    pairs[-1] = replace(pairs[-1], anchor=LaunchValue(value=1.0, late_shift=late_shift))
+    assert decide(pairs, ONCE).reason == reason
 
 
 def test_rounds_that_depend_on_who_is_first_prove_nothing():
@@ -157,6 +166,8 @@ def test_rounds_that_depend_on_who_is_first_prove_nothing():
     rule = DecisionRule(max_rounds=6, look_often=False)
     assert decide(pairs, rule).reason == "order_effect"
     assert decide([replace(p, candidate_first=None) for p in pairs], rule).verdict is FAST
+    far = [replace(p, anchor=LaunchValue(value=3.0)) for p in pairs]
+    assert decide(far, rule).verdict is FAST
 
 
 @given(TIMES)

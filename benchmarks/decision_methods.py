@@ -6,7 +6,7 @@ from functools import cache
 from typing import TypeAlias
 
 import numpy as np
-from decision_rounds import Taken
+from decision_rounds import Taken, values_s
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -140,14 +140,15 @@ def _ranked(candidate: Array, anchor: Array) -> Verdict:
 
 def _noise(before: Sequence[Pair]) -> Noise | None:
     """From the rounds that were taken before."""
-    rounds = [[pair.candidate.median_s, pair.anchor.median_s] for pair in before]
+    rounds = [values_s(pair.candidate, pair.anchor) for pair in before]
     return pooled([rounds]) if rounds else None
 
 
 def _round(pair: Pair) -> Round:
+    candidate_s, anchor_s = values_s(pair.candidate, pair.anchor)
     return Round(
-        candidate=_launch(pair.candidate),
-        anchor=_launch(pair.anchor),
+        candidate=_launch(pair.candidate, candidate_s),
+        anchor=_launch(pair.anchor, anchor_s),
         candidate_first=_before(pair.candidate.position, pair.anchor.position),
     )
 
@@ -157,7 +158,7 @@ def _before(first: int | None, second: int | None) -> bool | None:
 
 
 @cache
-def _launch(taken: Taken) -> LaunchValue:
+def _launch(taken: Taken, value_s: float) -> LaunchValue:
     took_turns = taken.position is None
     late_shift = 0.0 if took_turns else steady_part(taken.steps_s).late_shift
-    return LaunchValue(value=taken.median_s, mean=taken.mean_s, late_shift=late_shift)
+    return LaunchValue(value=value_s, mean=taken.mean_s, late_shift=late_shift)

@@ -35,7 +35,6 @@ ENTRY_MODULE = "slowed_training"
 SLOWDOWN = "slowed_by_percent"
 RANKS = 2
 STEPS = 20
-TURN_STEPS = 5
 
 
 class Slowable(BuiltinRecipe):
@@ -54,7 +53,7 @@ class Slowable(BuiltinRecipe):
 
 def record(out: Path, rounds: int, kind: Kind, seed: int) -> None:
     """Take rounds until the file has as many of this kind, telling how long it will be."""
-    study = small_study(kind)
+    study = small_study()
     first = next_round(out, header(study), kind)
     with launching() as evaluator:
         started = time.monotonic()
@@ -67,12 +66,11 @@ def record(out: Path, rounds: int, kind: Kind, seed: int) -> None:
     print(file=sys.stderr)
 
 
-def small_study(kind: Kind) -> Study:
+def small_study() -> Study:
     """Two gloo ranks on the CPU, with steps of about 0.1 s, as many in turns as without."""
     here = replace(local_environment(), device="cpu", world_size=RANKS, ranks_per_node=RANKS)
     workload = replace(builtin_defaults("cpu").workload, global_batch=8)
-    at_once = TURN_STEPS if kind == "together" else STEPS
-    measure = Measure(warmup_steps=3, timed_steps=at_once, max_timed_steps=STEPS, profiled_steps=0)
+    measure = Measure(warmup_steps=3, timed_steps=STEPS, max_timed_steps=STEPS, profiled_steps=0)
     return replace(builtin_study(here), workload=workload, measure=measure, launch=Launch())
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.decision import DecisionRule, Noise, detectable
+from evaluator.timing.decision import DecisionRule, Noise, detectable, values_in_turns
 from records.machine import Conditions
 
 Kind = Literal["relaunch", "together"]
@@ -33,6 +33,8 @@ class Taken:
     steps_s: tuple[float, ...]
     wall_s: float
     disturbed: bool
+    step_by_step: bool = False
+    """Whether a turn was one step."""
 
     @property
     def median_s(self) -> float:
@@ -110,12 +112,13 @@ def _taken(row: Mapping[str, Any]) -> Taken:
         steps_s=tuple(row["step_times_s"]),
         wall_s=row["wall_s"],
         disturbed=bool(conditions and Conditions(**conditions).disturbances),
+        step_by_step={*row.get("turn_steps", ())} == {1},
     )
 
 
 def noise_parts(rounds: Sequence[Taking], rule: DecisionRule) -> NoiseParts:
     """Take the noise of identical jobs apart, over at least two rounds."""
-    ratios = _logs(rounds, "A2") - _logs(rounds, "A")
+    ratios = _log_ratios(rounds, "A2")
     means = [math.log(each["A2"].mean_s / each["A"].mean_s) for each in rounds]
     sd = float(ratios.std(ddof=1))
     launches = [each[name] for each in rounds for name in ("A", "A2")]
@@ -138,11 +141,20 @@ def noise_parts(rounds: Sequence[Taking], rule: DecisionRule) -> NoiseParts:
 
 def shift(rounds: Sequence[Taking], name: str) -> Shift:
     """By how much a job was really slower than A, over at least two rounds."""
-    logs = _logs(rounds, name) - _logs(rounds, "A")
+    logs = _log_ratios(rounds, name)
     mean, error = float(logs.mean()), float(logs.std(ddof=1)) / math.sqrt(logs.size)
     half = error * float(stats.t.ppf(0.975, logs.size - 1))
     return Shift(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
-def _logs(rounds: Sequence[Taking], name: str) -> NDArray[np.float64]:
-    return np.array([math.log(each[name].median_s) for each in rounds])
+def values_s(candidate: Taken, anchor: Taken) -> tuple[float, float]:
+    """What stands for the launches of a pair: medians, or neighbouring steps where they exist."""
+    if not (candidate.step_by_step and anchor.step_by_step):
+        return candidate.median_s, anchor.median_s
+    values = values_in_turns({0: candidate.steps_s, 1: anchor.steps_s})
+    return values[0], values[1]
+
+
+def _log_ratios(rounds: Sequence[Taking], name: str) -> NDArray[np.float64]:
+    pairs = [values_s(each[name], each["A"]) for each in rounds]
+    return np.array([math.log(candidate / anchor) for candidate, anchor in pairs])

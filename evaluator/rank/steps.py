@@ -158,16 +158,16 @@ class StepClock:
         return windows, stopped
 
     def take_turns(self, measure: Measure, gate: Gate) -> tuple[list[Window], list[Window]]:
-        """Warm up in the first turn, and time steps in each that follows; return both.
+        """Warm up in the first turn, and time one step in each that follows; return both.
 
-        The first step of a turn is not kept: others have used the caches since the last one.
+        What slows one step mostly slows the next one too, of whichever job, and is gone a few
+        steps later: only steps that follow each other share it.
         """
         if not gate.wait():
             return [], []
         warmup, windows = self.run(Phase.WARMUP, measure.warmup_steps), list[Window]()
         while gate.wait():
-            self.run(Phase.WARMUP, 1)
-            windows += self.run(Phase.TIMED, measure.timed_steps)
+            windows += self.run(Phase.TIMED, 1)
         return warmup, windows
 
     def _slowest_s(self, block: Sequence[Window]) -> list[float]:

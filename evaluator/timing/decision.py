@@ -10,15 +10,17 @@ store must not load scipy.
 
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+Key = TypeVar("Key", bound=Hashable)
 
 POWER = 0.80
 ORDER_ALPHA = 0.01
@@ -210,6 +212,29 @@ def pooled(tables: Sequence[Sequence[Sequence[float]]]) -> Noise | None:
             squares += sum((each - shared) ** 2 for each in residual)
         freedom += (len(logs) - 1) * max(len(means) - 1, 1)
     return Noise(sd=math.sqrt(2 * squares / freedom), freedom=freedom) if freedom else None
+
+
+TRIMMED_SHARE = 0.2
+"""Share of the steps at either end that a comparison of neighbouring steps omits."""
+
+
+def values_in_turns(steps_s: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
+    """Return one value for each of several jobs that took turns, a step each.
+
+    Ratios of these values are trimmed means over pairs of neighbouring steps.
+    """
+    logs = {key: [math.log(step_s) for step_s in own] for key, own in steps_s.items()}
+    shared = [statistics.fmean(beside) for beside in zip(*logs.values(), strict=True)]
+    level = statistics.fmean(shared)
+    apart = {
+        key: sorted(log - other for log, other in zip(own, shared, strict=True))
+        for key, own in logs.items()
+    }
+    outside = int(TRIMMED_SHARE * len(shared))
+    return {
+        key: math.exp(level + statistics.fmean(each[outside : len(each) - outside]))
+        for key, each in apart.items()
+    }
 
 
 def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -> Comparison:

@@ -30,6 +30,7 @@ from evaluator.timing.decision import (
     decide,
     pooled,
     spread,
+    values_in_turns,
 )
 from evaluator.timing.steady import steady_part
 from records.store.rows import StudyRow
@@ -49,6 +50,7 @@ from records.trial import (
 from search.loop.learned import same_work
 
 LEAST_RACE_ROUNDS = 2
+Key = TypeVar("Key", bound=Hashable)
 
 
 def race_rule(measure: Measure) -> DecisionRule:
@@ -200,6 +202,32 @@ def _late_shift(steps_s: tuple[float, ...]) -> float:
     return steady_part(steps_s).late_shift
 
 
+def launches_of(launched: Mapping[Key, Repeat], scoring: Scoring) -> dict[Key, LaunchValue]:
+    """Return the measured launches of one round as a comparison takes them.
+
+    Where they took turns step by step, each step is compared with those of the others beside it:
+    what slows one of them mostly slows its neighbours too.
+    """
+    found = {key: launch_of(repeat.outcome, scoring) for key, repeat in launched.items()}
+    launches = {key: launch for key, launch in found.items() if launch is not None}
+    steps = {key: _turns_s(launched[key].outcome) for key in launches}
+    if len(launches) < 2 or not all(steps.values()) or not is_step_time(scoring):
+        return launches
+    if len({len(steps_s) for steps_s in steps.values()}) > 1:
+        return launches
+    return {
+        key: replace(launches[key], value=launches[key].value * value / median(steps[key]))
+        for key, value in values_in_turns(steps).items()
+    }
+
+
+def _turns_s(outcome: Outcome) -> tuple[float, ...]:
+    """Return the times of steps that were turns each; none of any other launch."""
+    if not isinstance(outcome, Measured) or {*outcome.measurement.turn_steps} != {1}:
+        return ()
+    return outcome.measurement.slowest_rank_s
+
+
 def rounds_between(
     repeats: Iterable[Repeat], candidate: int, anchor: int, scoring: Scoring
 ) -> tuple[Round, ...]:
@@ -217,13 +245,13 @@ def _round(
     if candidate not in launched or anchor not in launched:
         return None
     own, other = launched[candidate], launched[anchor]
-    launches = launch_of(own.outcome, scoring), launch_of(other.outcome, scoring)
-    if launches[0] is None or launches[1] is None:
+    launches = launches_of({candidate: own, anchor: other}, scoring)
+    if len(launches) < 2:
         return None
     first = None if own.position == other.position else own.position < other.position
     return Round(
-        candidate=launches[0],
-        anchor=launches[1],
+        candidate=launches[candidate],
+        anchor=launches[anchor],
         candidate_first=first,
         disturbed=is_disturbed(own.outcome) or is_disturbed(other.outcome),
     )
@@ -272,14 +300,13 @@ def supported_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, t
 
 def centred_costs(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:
     """Return the mean cost of each trial, every launch divided by the median of its round."""
-    rounds: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
+    rounds: dict[tuple[int, int], dict[int, Repeat]] = defaultdict(dict)
     for repeat in repeats:
-        launch = launch_of(repeat.outcome, scoring)
-        if launch is not None:
-            rounds[repeat.series, repeat.round][repeat.ordinal] = launch.value
+        rounds[repeat.series, repeat.round][repeat.ordinal] = repeat
     centred: dict[int, list[float]] = defaultdict(list)
-    for values in rounds.values():
-        middle = statistics.median(values.values())
+    for launched in rounds.values():
+        values = {n: launch.value for n, launch in launches_of(launched, scoring).items()}
+        middle = statistics.median(values.values()) if values else 1.0
         for ordinal, value in values.items():
             centred[ordinal].append(value / middle)
     return {ordinal: statistics.fmean(values) for ordinal, values in centred.items()}
@@ -290,23 +317,26 @@ def noise_of(repeats: Sequence[Repeat], scoring: Scoring, *, together: bool) -> 
 
     Either only interleaved launches count or only the others: they differ in noise.
     """
-    values: dict[tuple[int, Purpose], dict[int, dict[int, float]]] = {}
+    tests: dict[tuple[int, int], dict[int, Repeat]] = defaultdict(dict)
+    contests: dict[tuple[int, Purpose], dict[int, dict[int, Repeat]]] = {}
     for repeat in repeats:
-        launch = launch_of(repeat.outcome, scoring)
-        if launch is not None and took_turns(repeat.outcome) is together:
-            contest = values.setdefault((repeat.series, repeat.purpose), {})
-            contest.setdefault(repeat.round, {})[repeat.ordinal] = launch.value
-    tables: list[list[list[float]]] = []
-    for (_, purpose), rounds in values.items():
-        if purpose is Purpose.SELF_TEST:
-            pairs: dict[int, list[list[float]]] = defaultdict(list)
-            for number, launched in rounds.items():
-                pairs[number // 2].append(list(launched.values()))
-            tables += pairs.values()
+        if not isinstance(repeat.outcome, Measured) or took_turns(repeat.outcome) is not together:
+            continue
+        if repeat.purpose is Purpose.SELF_TEST:
+            tests[repeat.series, repeat.round // 2][repeat.round] = repeat
         else:
-            complete = max(rounds.values(), key=len).keys()
-            whole = [launched for launched in rounds.values() if launched.keys() == complete]
-            tables.append([[launched[n] for n in sorted(complete)] for launched in whole])
+            contest = contests.setdefault((repeat.series, repeat.purpose), {})
+            contest.setdefault(repeat.round, {})[repeat.ordinal] = repeat
+    tables = [
+        [[launch.value] for launch in launches_of(pair, scoring).values()]
+        for pair in tests.values()
+    ]
+    for rounds in contests.values():
+        found = [launches_of(launched, scoring) for launched in rounds.values()]
+        # Trials that the final no longer launched are missing in its later rounds.
+        for entrants in dict.fromkeys(frozenset(each) for each in found if len(each) > 1):
+            whole = [launches for launches in found if launches.keys() == entrants]
+            tables.append([[each[n].value for n in sorted(entrants)] for each in whole])
     return pooled(tables)
 
 
@@ -393,7 +423,7 @@ def _fastest(
         winner = min(faster or leaning, key=lambda ordinal: (ratios[ordinal], ordinal))
     else:
         same = [ordinal for ordinal in ratios if against[ordinal].verdict is Verdict.SAME]
-        winner = min([incumbent, *same], key=lambda ordinal: _demand(history, ordinal))
+        winner = min([incumbent, *same], key=lambda ordinal: demand(history, ordinal))
     return _unbeaten(winner, set(sound), launches, scoring, measure)
 
 
@@ -430,16 +460,13 @@ def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:
     return tuple(sorted(failed))
 
 
-def _demand(history: History, ordinal: int) -> tuple[int, int]:
-    """Return the largest peak memory of a rank, and the rank count."""
+def demand(history: History, ordinal: int) -> tuple[int, int]:
+    """Return what a measured trial takes: the largest peak memory of a rank, and the rank count."""
     trial = history.find(ordinal)
     if trial is None or not isinstance(trial.outcome, Measured):
         raise ValueError(f"trial {ordinal} was not measured")
     measurement = trial.outcome.measurement
     return max(measurement.peak_memory_bytes, default=0), len(measurement.step_times_s)
-
-
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from evaluator.evaluate import TrialEvaluator
+from evaluator.evaluate import TURNS, TrialEvaluator
 from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots, device_slots
 from evaluator.launchers.local import LocalLauncher
 from evaluator.ports import Job, JobResult
@@ -24,7 +24,6 @@ from tests.evaluator.conftest import OtherEntry
 from tests.support import records as testing
 
 PLAIN, SHARDED = Config({"dp_replicate": 2}), Config({"dp_shard": 2})
-STEPS_PER_TURN, TURNS = 5, 4
 
 
 def misbehaving(config, **misdeed):
@@ -44,7 +43,7 @@ def together(study, launcher, neighbour, tmp_path):
     """Evaluates configurations together, each in a folder that is called by its place."""
 
     def evaluate(*configs, recipe=None, seed=0, on_phase=lambda _: None, **measure):
-        asked = {"profiled_steps": 1, "max_timed_steps": STEPS_PER_TURN * TURNS} | measure
+        asked = {"profiled_steps": 1, "max_timed_steps": 20} | measure
         evaluator = TrialEvaluator(recipe or BuiltinRecipe(), launcher, on_phase, lambda: neighbour)
         folders = [tmp_path / str(place) for place in range(len(configs))]
         for folder in folders:
@@ -100,15 +99,15 @@ def test_two_configurations_take_turns_and_never_step_at_once(together, tmp_path
     assert phases == ["setup", "warmup", "timed", "done"]
     for outcome in outcomes:
         assert isinstance(outcome, Measured), outcome
-        assert outcome.measurement.turn_steps == (STEPS_PER_TURN,) * TURNS
-        assert [len(times) for times in outcome.measurement.step_times_s] == [20, 20]
-        assert len(outcome.measurement.losses) == 1 + TURNS * (STEPS_PER_TURN + 1)
+        assert outcome.measurement.turn_steps == (1,) * TURNS
+        assert [len(times) for times in outcome.measurement.step_times_s] == [TURNS] * 2
+        assert len(outcome.measurement.losses) == 1 + TURNS
         assert outcome.measurement.stopped is None
         assert outcome.metric("step_time") > 0
         assert outcome.breakdown is None
     assert not overlap(tmp_path / "0", tmp_path / "1")
     # Warm-up of both, then back and forth: two turns that follow each other are one here.
-    assert turns_of([tmp_path / "0", tmp_path / "1"]) == [0, 1, 0, 1, 0, 1]
+    assert turns_of([tmp_path / "0", tmp_path / "1"]) == [0, 1] * (1 + TURNS // 2)
 
 
 def test_what_they_compute_and_record_is_as_in_a_launch_alone(together, study, launcher, tmp_path):
@@ -168,12 +167,10 @@ def test_a_job_that_is_killed_at_its_gates_does_not_keep_the_other_waiting(
 
 
 def test_waiting_at_a_gate_is_no_hang(together):
-    """The other one's only turn takes longer than a rank may be silent in a step."""
+    """The other one's warm-up takes longer than a rank may be silent in a step."""
     slow = OtherEntry("bad_entries:slow", only=SHARDED)
 
-    outcomes = together(
-        PLAIN, SHARDED, recipe=slow, timed_steps=10, max_timed_steps=10, hang_after_s=1
-    )
+    outcomes = together(PLAIN, SHARDED, recipe=slow, warmup_steps=10, hang_after_s=1)
 
     assert all(isinstance(outcome, Measured) for outcome in outcomes), outcomes
 

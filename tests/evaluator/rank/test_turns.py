@@ -60,9 +60,9 @@ class Steps:
 
 @pytest.mark.parametrize(
     ("turns", "warmup_count", "timed_count", "done"),
-    [(0, 0, 0, 0), (1, 2, 0, 2), (2, 2, 3, 6), (4, 2, 9, 14)],
+    [(0, 0, 0, 0), (1, 2, 0, 2), (2, 2, 1, 3), (4, 2, 3, 5)],
 )
-def test_each_turn_after_the_warm_up_has_one_step_more_than_it_keeps_and_ends_between_steps(
+def test_each_turn_after_the_warm_up_has_one_step_that_is_kept_and_ends_between_steps(
     tmp_path, turns, warmup_count, timed_count, done
 ):
     progress, work, last = Progress(tmp_path, rank=0), Steps(), []

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from random import Random
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from search.loop.leader import (
     front_of,
     left_out_rounds,
     noise_of,
+    rounds_between,
     unbeaten,
 )
 from search.loop.ports import Proposal
@@ -136,6 +138,44 @@ def test_the_noise_is_that_of_launches_made_alike():
 
     assert noise_of(launches, by_steps, together=False).sd == 0
     assert noise_of(launches, by_steps, together=True).sd == pytest.approx(math.log(2))
+
+
+def turns(ordinal, *steps_s, **fields):
+    """A launch whose steps were turns each."""
+    outcome = testing.measured(median(steps_s))
+    times_s = (steps_s, tuple(step_s / 2 for step_s in steps_s))
+    measurement = replace(
+        outcome.measurement, step_times_s=times_s, turn_steps=(1,) * len(steps_s)
+    )
+    return relaunch(ordinal, replace(outcome, measurement=measurement), **fields)
+
+
+def test_steps_that_took_turns_are_compared_with_their_neighbours():
+    moments = (1.0, 1.5, 2.0, 0.7, 1.2)
+    slower = [1.1 * moment for moment in moments]
+    slower[1] *= 5  # hit one job alone
+    launches = [turns(0, *moments), turns(1, *slower)]
+    by_steps, by_tokens = (
+        scoring(Objective(expression=expression)) for expression in ("step_time", "step_time * 1")
+    )
+
+    (paired,) = rounds_between(launches, 1, 0, by_steps)
+    (unpaired,) = rounds_between(launches, 1, 0, by_tokens)
+
+    assert paired.candidate.value / paired.anchor.value == pytest.approx(1.1)
+    assert unpaired.candidate.value / unpaired.anchor.value == pytest.approx(1.32 / 1.2)
+
+
+def test_the_noise_of_steps_that_took_turns_is_that_of_their_differences():
+    moments = (1.0, 1.5, 2.0, 0.7, 1.2)
+    pair = [
+        turns(0, *(factor * moment for moment in order), purpose=Purpose.SELF_TEST, number=number)
+        for number, (factor, order) in enumerate(((1.0, moments), (1.02, moments)))
+    ]
+
+    noise = noise_of(pair, scoring(Objective(expression="step_time")), together=True)
+
+    assert noise.sd == pytest.approx(math.log(1.02))
 
 
 FEW = st.integers(0, 6).map(float)

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -499,6 +499,35 @@ def conditions_between(
         cpu_temperature_celsius=after.cpu_temperature_celsius,
         gpus=gpus,
     )
+
+
+LOOK_S, QUIET_LOOKS = 2.0, 3
+"""How long one look at the machine takes, and how many in a row have to find nothing."""
+
+
+def wait_for_quiet(
+    most_s: float,
+    look: Callable[[], tuple[str, ...]] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> str | None:
+    """Wait until nothing disturbs the machine; return what still does after `most_s`, else None.
+
+    One `look` takes a while and returns what disturbed the machine meanwhile.
+    """
+    ends_s, quiet_count = clock() + most_s, 0
+    while True:
+        found = (look or _disturbances)()
+        quiet_count = 0 if found else quiet_count + 1
+        if quiet_count == QUIET_LOOKS:
+            return None
+        if found and clock() >= ends_s:
+            return found[0]
+
+
+def _disturbances() -> tuple[str, ...]:
+    before = take_snapshot()
+    time.sleep(LOOK_S)
+    return conditions_between(before, take_snapshot(), gpu_conditions()).disturbances
 
 
 def gpu_conditions() -> tuple[GpuConditions, ...]:

@@ -167,6 +167,13 @@ def run(
         "--from",
         metavar="STUDY",
     ),
+    wait_for_quiet: float | None = option(
+        None,
+        "Before the first launch, wait until other work leaves the machine, at most this long. "
+        "[default: do not wait]",
+        metavar="SECONDS",
+        min=1,
+    ),
     trust: TrustOption = False,
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -187,6 +194,8 @@ def run(
     study = search.of(completed(objectives.of(options.study(base))))
     if base is not None:  # a study file cannot change what is replayed
         study, strategy = replace(study, replay_of=base.replay_of), base.strategy
+    if wait_for_quiet is not None:
+        _wait(wait_for_quiet)
     _end(begin(study, strategy or study.strategy, store, as_json=as_json))
 
 
@@ -238,6 +247,16 @@ def race(
         flag = store_flag(store_root(store))
         typer.echo(f"next: cclsearch compare trial:{new_id}:0 trial:{new_id}:1{flag}")
     _end(finding)
+
+
+def _wait(most_s: float) -> None:
+    """Wait for a quiet machine, and report what still disturbs it afterwards."""
+    from evaluator.machine import wait_for_quiet
+
+    typer.echo(f"waiting up to {most_s:g} s until other work leaves the machine", err=True)
+    disturbance = wait_for_quiet(most_s)
+    if disturbance is not None:
+        typer.echo(f"the machine is still busy, starting anyway: {disturbance}", err=True)
 
 
 def _end(finding: StudyResult) -> None:

@@ -25,6 +25,7 @@ from evaluator.machine import (
     local_gpus,
     take_snapshot,
     this_machine,
+    wait_for_quiet,
 )
 from records.codec import from_json, to_json
 from records.errors import EnvironmentFault
@@ -456,3 +457,27 @@ def test_only_root_needs_leave_to_run_as_root(monkeypatch):
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     }
+
+
+BUSY = ("other processes used 90 % of the cores",)
+
+
+@pytest.mark.parametrize(
+    ("looks", "still", "count"),
+    [
+        ([(), (), ()], None, 3),
+        ([BUSY, (), (), BUSY, (), (), ()], None, 7),
+        ([BUSY] * 10, BUSY[0], 10),
+        ([*[BUSY] * 9, (), (), ()], None, 12),
+    ],
+    ids=["quiet", "quiet after a while", "busy throughout", "quiet at the last moment"],
+)
+def test_a_busy_machine_is_waited_for_until_it_has_been_quiet_for_a_while(looks, still, count):
+    seen = []
+
+    def look():
+        seen.append(looks[len(seen)])
+        return seen[-1]
+
+    assert wait_for_quiet(10, look, clock=lambda: float(len(seen) - 1)) == still
+    assert len(seen) == count

@@ -9,9 +9,11 @@ version's folder first in PYTHONPATH.
     python benchmarks/decision_searches.py --searches 100 --noise 0.02 --only "busy at times"
 
 A claim is a winner other than the seed that was shown to be faster than it; it is right when the
-winner is the best configuration. A lean is such a winner that was not shown to be faster. Without
-an interval are winners other than the seed that nothing but single values speak for. The loss is
-how much longer the winner takes than the best configuration that was launched.
+winner is the best configuration, and false when the winner is no better than the seed. A lean is
+such a winner that was not shown to be faster. Without an interval are winners other than the seed
+that nothing but single values speak for. The loss is how much longer the winner takes than the best
+configuration that was launched. Of claims, `too good` is by how much the announced speedup exceeds
+the true one, and `covers` how often its interval holds it. Costs count a launch by its true time.
 """
 
 import argparse
@@ -145,8 +147,13 @@ def _spread(random: Random) -> tuple[float, ...]:
     return (1.0, *(math.exp(random.uniform(math.log(0.3), math.log(1.1))) for _ in range(9)))
 
 
+def _far_from_the_seed(random: Random) -> tuple[float, ...]:
+    return (3.0, *random.sample((1.0, 1.02, 1.15, 1.5, 2.0), 5))
+
+
 TRUTHS: Mapping[str, Truth] = {
     "10 equal": Truth(times_s=lambda _: (1.0,) * 10),
+    "6, the seed 3 times as slow": Truth(times_s=_far_from_the_seed),
     "1 of 10 is 10 % better": Truth(times_s=_one_better),
     "0.3 to 1.1 of the seed": Truth(times_s=_spread, patience=Budget().patience),
     "0.07, then 0.03, 0.05 s, exact": Truth(times_s=_in_either_order, exact=True),
@@ -239,12 +246,32 @@ class Ended:
     best: int
     loss: float
     """How much longer the winner takes than the best configuration that was launched."""
+    cost: float
+    """Launches, each as long as its configuration takes over the best."""
+    true_log: float
+    """Logarithm of what the winner takes over the seed."""
 
     @property
     def claims(self) -> bool:
         """Whether the winner was shown to be faster than the seed."""
         against = self.finding.against_seed
         return self.finding.winner != 0 and against is not None and against.verdict is Verdict.FAST
+
+    @property
+    def too_good(self) -> float:
+        """By how much the announced speedup exceeds the true one, as a log ratio."""
+        against = self.finding.against_seed
+        ratio = None if against is None else against.ratio
+        return 0.0 if ratio is None else self.true_log - math.log(ratio)
+
+    @property
+    def covers(self) -> bool:
+        """Whether the announced interval holds the true speedup."""
+        against = self.finding.against_seed
+        if against is None or against.ratio_low is None or against.ratio_high is None:
+            return True
+        low, high = math.log(against.ratio_low), math.log(against.ratio_high)
+        return low <= self.true_log <= high
 
     @property
     def has_no_interval(self) -> bool:
@@ -270,8 +297,16 @@ def search(truth: Truth, machine: Machine) -> Ended:
         finding = _run(study, configs, store, machine)
     launches = launches_used(store.history(STUDY_ID), store.launches)
     best = min(range(len(store.trials)), key=lambda n: machine.times_s[n])
-    loss = machine.times_s[finding.winner or 0] / machine.times_s[best] - 1
-    return Ended(finding=finding, launch_count=launches, best=best, loss=loss)
+    times_s, winner = machine.times_s, finding.winner or 0
+    again = (launch.ordinal for launch in store.launches)
+    return Ended(
+        finding=finding,
+        launch_count=launches,
+        best=best,
+        loss=times_s[winner] / times_s[best] - 1,
+        cost=sum(times_s[n] for n in (*range(len(store.trials)), *again)) / times_s[best],
+        true_log=math.log(times_s[winner] / times_s[0]),
+    )
 
 
 def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machine) -> StudyResult:
@@ -318,6 +353,10 @@ class Cell:
     tied: float
     loss: float
     launch_count: float
+    cost: float
+    false: float
+    too_good: float
+    covers: float
 
 
 def cell(truth: Truth, machine: str, noise: float, count: int) -> Cell:
@@ -334,6 +373,7 @@ def cell(truth: Truth, machine: str, noise: float, count: int) -> Cell:
         )
         ended.append(search(truth, there))
     found = [(each, each.finding.winner == each.best != 0) for each in ended]
+    claims = [each for each in ended if each.claims]
     leaning = [(each, right) for each, right in found if not each.claims and each.finding.winner]
     return Cell(
         right=sum(each.claims and right for each, right in found) / count,
@@ -344,12 +384,17 @@ def cell(truth: Truth, machine: str, noise: float, count: int) -> Cell:
         tied=sum(any(each.finding.ties) for each in ended) / count,
         loss=sum(each.loss for each in ended) / count,
         launch_count=sum(each.launch_count for each in ended) / count,
+        cost=sum(each.cost for each in ended) / count,
+        false=sum(each.true_log >= 0 for each in claims) / count,
+        too_good=sum(each.too_good for each in claims) / max(len(claims), 1),
+        covers=sum(each.covers for each in claims) / max(len(claims), 1),
     )
 
 
 HEAD = (
     f"{'machine':16} {'truth':32} {'right':>7} {'wrong':>7} {'leans +':>8} {'leans -':>8} "
-    f"{'no int.':>8} {'tied':>7} {'loss':>7} {'launches':>9} {'seconds':>8}"
+    f"{'no int.':>8} {'tied':>7} {'loss':>7} {'false':>7} {'too good':>9} {'covers':>7} "
+    f"{'launches':>9} {'cost':>7} {'seconds':>8}"
 )
 
 
@@ -379,7 +424,8 @@ def main() -> None:
                 f"{machine:16} {name:32}",
                 *(f"{share:7.1%}" for share in shares),
                 *(f"{share:8.1%}" for share in leans),
-                f"{found.tied:7.1%} {found.loss:7.1%} {found.launch_count:9.1f}",
+                f"{found.tied:7.1%} {found.loss:7.1%} {found.false:7.1%} {found.too_good:9.1%}",
+                f"{found.covers:7.1%} {found.launch_count:9.1f} {found.cost:7.1f}",
                 f"{time.perf_counter() - begun:8.0f}",
                 flush=True,
             )

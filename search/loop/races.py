@@ -4,6 +4,7 @@
 which launches are needed to measure the noise, to choose the leader and to confirm the winner.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
@@ -27,6 +28,7 @@ from records.trial import (
     outcome_in,
 )
 from search.loop.budget import launches_used, remaining_launches
+from search.loop.final import Final, expected_gains
 from search.loop.leader import (
     SEED,
     Leader,
@@ -45,7 +47,7 @@ from search.loop.leader import (
     unreliable,
     without_replaced,
 )
-from search.loop.study_result import ContextResult, not_ruled_out
+from search.loop.study_result import ContextResult
 from search.loop.trial import TrialRunner
 from search.study.spaces import held_out_study
 
@@ -73,7 +75,7 @@ class RepeatRunner:
 
     def repeats(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
         """Return the recorded launches of one series that count, in their order."""
-        return without_replaced(self._launched(purpose, series), self.study.measure)
+        return without_replaced(self.launched(purpose, series), self.study.measure)
 
     def run_until(
         self,
@@ -90,9 +92,19 @@ class RepeatRunner:
         Return False where the budget lacks launches for a round and `spare` others after it.
         """
         while trials and self.rounds_done(purpose, series, trials, repeat_disturbed) < count:
-            missing = self._missing(purpose, series, trials)
-            if self.launches_left < len(missing) + spare:
+            number = self._incomplete(purpose, series, trials)
+            if not self.run_round(number, purpose, series, trials, spare=spare):
                 return False
+        return True
+
+    def run_round(
+        self, number: int, purpose: Purpose, series: int, trials: Sequence[Trial], *, spare: int = 0
+    ) -> bool:
+        """Launch what is missing of a round; return False where the budget lacks launches."""
+        missing = self._missing(number, purpose, series, trials)
+        if missing and self.launches_left < len(missing) + spare:
+            return False
+        if missing:
             self._launch(missing, whole=len(missing) == len(trials))
         return True
 
@@ -123,33 +135,38 @@ class RepeatRunner:
         again = run_again(rounds) if repeat_disturbed else ()
         return sum(ordinals <= _ordinals(rounds[n]) for n in rounds if n not in again)
 
-    def _missing(
-        self, purpose: Purpose, series: int, trials: Sequence[Trial]
-    ) -> tuple["_Planned", ...]:
-        """Return the launches that complete a round, in their order.
+    def next_number(self, series: int) -> int:
+        """Return the number of the round after all recorded ones of a series."""
+        return max((r.round for r in self.recorded if r.series == series), default=-1) + 1
 
-        A round that an interruption left incomplete is completed.
-        """
+    def _incomplete(self, purpose: Purpose, series: int, trials: Sequence[Trial]) -> int:
+        """Return the round to launch: one that an interruption left incomplete, or the next."""
         ordinals = {trial.ordinal for trial in trials}
         rounds = self._by_round(purpose, series)
-        taken = [r.round for r in self.recorded if r.series == series]
-        fresh = max(taken, default=-1) + 1
-        number = next((n for n, found in rounds.items() if _ordinals(found) < ordinals), fresh)
+        begun = (number for number, found in rounds.items() if _ordinals(found) < ordinals)
+        return next(begun, self.next_number(series))
+
+    def _missing(
+        self, number: int, purpose: Purpose, series: int, trials: Sequence[Trial]
+    ) -> tuple["_Planned", ...]:
+        """Return the launches that complete a round, in their order."""
+        done = _ordinals(self._by_round(purpose, series).get(number, ()))
         order = sorted(trials, key=lambda trial: trial.ordinal)
         Random(f"{self.study.random_seed}/{series}/{number}").shuffle(order)
         return tuple(
             _Planned(trial, purpose, series, number, position)
             for position, trial in enumerate(order)
-            if trial.ordinal not in _ordinals(rounds.get(number, ()))
+            if trial.ordinal not in done
         )
 
     def _by_round(self, purpose: Purpose, series: int) -> Mapping[int, Sequence[Repeat]]:
         rounds: dict[int, list[Repeat]] = {}
-        for repeat in self._launched(purpose, series):
+        for repeat in self.launched(purpose, series):
             rounds.setdefault(repeat.round, []).append(repeat)
         return rounds
 
-    def _launched(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
+    def launched(self, purpose: Purpose, series: int) -> tuple[Repeat, ...]:
+        """Return all recorded launches of one series, in their order."""
         return tuple(r for r in self.recorded if r.series == series and r.purpose is purpose)
 
     def _launch(self, planned: Sequence["_Planned"], *, whole: bool) -> None:
@@ -284,6 +301,8 @@ wide to show a winner of 10 %; beyond eight, races lack the launches to find tha
 """
 CONFIRMED_FOR_EACH = 4
 """Confirmation rounds per first halving round."""
+CONCLUDING = (Purpose.HALVING, Purpose.CONFIRM)
+"""Purposes of launches after the last trial and its race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,65 +346,42 @@ class ConfirmationPlan:
     def conclude(self, has_time: Callable[[], bool] = lambda: True) -> tuple[Repeat, ...]:
         """Halve the best trials, then confirm the finalists and the seed in new launches.
 
-        Launches that are left go to the trials that may still be as fast as the winner. After the
-        first, rounds are launched while it `has_time`.
+        After the first, rounds are launched while it `has_time`.
         """
-        history = self.leader().history
-        series, least = len(history), self._measure.confirm_rounds
-        if not least or not history.admissible:
+        recorded, series = self.runner.history, len(self.runner.history)
+        chosen = [r for r in self._repeats if r.series < series or r.purpose not in CONCLUDING]
+        leader = find_leader(recorded, chosen, self._scoring, self._measure)
+        if not self._measure.confirm_rounds or not leader.history.admissible:
             return ()
-        finalists = self._halved(history, series)
-        seed = [t for t in history.measured if t.ordinal == 0 and t not in finalists]
-        entrants: tuple[Trial, ...] = (*finalists, *seed)
-        front = [history.trials[n] for n in history.front if history.trials[n] not in entrants]
-        entrants += tuple(front[: max(0, self._affordable(series) - len(entrants))])
-        for count in range(1, claim_rule(self._measure).max_rounds + 1):
-            broken = unreliable(confirming(self._repeats, series))
-            entrants = tuple(trial for trial in entrants if trial.ordinal not in broken)
-            if count > 1 and not has_time():
-                break
-            spare = self._reserve(0) if count > least else 0
-            fits = self.runner.run_until(count, Purpose.CONFIRM, series, entrants, spare=spare)
-            launches = confirming(self._repeats, series)
-            if not fits or (count >= least and self._is_decided(launches, entrants)):
-                break
-        while has_time() and self._launch_contender(series):
-            pass
+        first = [trial.ordinal for trial in self._halved(leader, series)]
+        if SEED not in first and any(trial.ordinal == SEED for trial in leader.history.measured):
+            first.append(SEED)
+        front = [ordinal for ordinal in leader.history.front if ordinal not in first]
+        final = Final(
+            history=recorded,
+            before=[
+                r for r in self._repeats if r.series < series or r.purpose is not Purpose.CONFIRM
+            ],
+            first=first + front[: max(0, self._affordable(series) - len(first))],
+            scoring=self._scoring,
+            measure=self._measure,
+        )
+        self._launch_final(final, series, has_time)
         return confirming(self._repeats, series)
 
-    def _launch_contender(self, series: int) -> bool:
-        """Launch the best contender, the winner so far and the seed in one more round.
-
-        Return False if there is no contender, or too few launches are left.
-        """
-        leader = self.leader()
-        best, contender = leader.history.best, self._contender(leader, series)
-        if best is None or contender is None:
-            return False
-        ordinals = sorted({best.ordinal, contender, SEED})
-        entrants = [leader.history.trials[n] for n in ordinals]
-        entrants = [trial for trial in entrants if isinstance(trial.outcome, Measured)]
-        done = self.runner.rounds_done(Purpose.CONFIRM, series, entrants)
-        spare = self._reserve(0)
-        return self.runner.run_until(done + 1, Purpose.CONFIRM, series, entrants, spare=spare)
-
-    def _contender(self, leader: Leader, series: int) -> int | None:
-        """Return the trial that is most likely to be faster than the winner so far, if any may be.
-
-        One that the final launched stays while it is ahead and undecided; others stay while
-        nothing rules them out.
-        """
-        best, launches = leader.history.best, confirming(self._repeats, series)
-        if best is None:
-            return None
-        launched = {launch.ordinal for launch in launches}
-        failed = unreliable(launches)
-        for ordinal in sorted(launched - {best.ordinal, *failed}):
-            found = compared(launches, ordinal, best.ordinal, self._scoring, self._measure)
-            if found.ratio is not None and found.ratio < 1 and not found.settled:
-                return ordinal
-        speeds = not_ruled_out(leader, best.ordinal, launched, self._scoring, self._measure)
-        return max(speeds, key=lambda ordinal: speeds[ordinal].ratio, default=None)
+    def _launch_final(self, final: Final, series: int, has_time: Callable[[], bool]) -> None:
+        """Launch the rounds of a final that are not recorded, until none is worth its launches."""
+        for count in range(self.runner.study.budget.launch_limit):
+            made = self.runner.launched(Purpose.CONFIRM, series)
+            numbers = sorted({launch.round for launch in made})
+            number = numbers[count] if count < len(numbers) else self.runner.next_number(series)
+            ordinals = final.next_round(launch for launch in made if launch.round < number)
+            if not ordinals or (count and not has_time()):
+                return
+            trials = [final.history.trials[n] for n in ordinals]
+            spare = self._reserve(0) if count >= self._measure.confirm_rounds else 0
+            if not self.runner.run_round(number, Purpose.CONFIRM, series, trials, spare=spare):
+                return
 
     def hold_out(self) -> tuple[Repeat, ...]:
         """Launch the winner and the seed in the held-out contexts, as far as the budget allows.
@@ -476,12 +472,15 @@ class ConfirmationPlan:
         if race is not None and len(self.runner.recorded) > launch_count:
             self.runner.trial_runner.observer.race_decided(race)
 
-    def _halved(self, history: History, series: int) -> tuple[Trial, ...]:
+    def _halved(self, leader: Leader, series: int) -> tuple[Trial, ...]:
         """Return the finalists by successive halving: rounds double while entrants halve.
 
-        The incumbent always stays in.
+        The incumbent always stays in; trials that are unlikely to be better are not launched.
         """
-        alive = history.ranked[: self._measure.confirm_top]
+        history, band = leader.history, claim_rule(self._measure).band
+        gains = expected_gains(leader, self._scoring, self._measure)
+        best = history.ranked[: self._measure.confirm_top]
+        alive = tuple(trial for trial in best if gains.get(trial.ordinal, math.inf) > band)
         rounds, rung = 0, max(1, self._measure.confirm_rounds // CONFIRMED_FOR_EACH)
         while len(alive) > FINALISTS:
             rounds += rung
@@ -498,15 +497,6 @@ class ConfirmationPlan:
             alive = tuple(order[: max(FINALISTS, len(alive) // 2)])
             rung *= 2
         return tuple(alive[:FINALISTS])
-
-    def _is_decided(self, launches: Sequence[Repeat], entrants: Sequence[Trial]) -> bool:
-        """Whether the comparison of every entrant with the leader is settled."""
-        leader = self.leader().history.best
-        return leader is None or all(
-            compared(launches, leader.ordinal, other.ordinal, self._scoring, self._measure).settled
-            for other in entrants
-            if other.ordinal != leader.ordinal
-        )
 
     def _for_final(self) -> int:
         """Count the launches reserved to compare the finalists and the seed.

@@ -1,5 +1,6 @@
 """The result of a study: its winner, evidence and ties; also by other objectives or limits."""
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from statistics import median
@@ -14,12 +15,14 @@ from records.store.rows import ComputedMetric, StudyRow, with_newest
 from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import History, Measured, Purpose, Repeat, Trial
+from search.loop.final import expected_gains
 from search.loop.inert import InertKnob, inert_knobs
 from search.loop.leader import (
     SEED,
     FrontMember,
     Leader,
     Race,
+    claim_rule,
     compared,
     counted,
     front_of,
@@ -29,7 +32,7 @@ from search.loop.leader import (
     supported_values,
     unreliable,
 )
-from search.loop.relative_speed import RelativeSpeeds, Speed, single_launch_ratio
+from search.loop.relative_speed import RelativeSpeeds, single_launch_ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +76,10 @@ class StudyResult:
     `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
     finalists failed in a confirming launch, other than by infrastructure. `not_ruled_out` are
     trials that the final did not compare with the winner, and that no other launches show to be
-    slower. `noise` is how much a round's ratio varies between equal sides. `front` is empty with
-    one objective. `confirming` are the rounds that count in the final; None where there was none.
-    `inert` are knobs that changed nothing.
+    slower; too little was to be gained from those in `unlikely` to launch them. `noise` is how much
+    a round's ratio varies between equal sides. `front` is empty with one objective. `confirming`
+    are the rounds that count in the final; None where there was none. `inert` are knobs that
+    changed nothing.
     """
 
     stop_reason: str
@@ -91,6 +95,7 @@ class StudyResult:
     front: tuple[FrontMember, ...] = ()
     confirming: ConfirmingRounds | None = None
     not_ruled_out: tuple[int, ...] = ()
+    unlikely: tuple[int, ...] = ()
     inert: tuple[InertKnob, ...] = ()
 
 
@@ -111,6 +116,8 @@ def find(
         for ordinal in objective_values(launches, scoring)
         if winner is not None and ordinal != winner
     }
+    others = not_ruled_out(leader, {*against, *failed}, scoring, measure)
+    gains = expected_gains(leader, scoring, measure) if others else {}
     return StudyResult(
         stop_reason=stop_reason,
         winner=winner,
@@ -130,33 +137,35 @@ def find(
         front=leader.front,
         confirming=_confirming(launches),
         inert=inert_knobs(history, scoring, measure),
-        not_ruled_out=()
-        if winner is None
-        else tuple(not_ruled_out(leader, winner, {*against, *failed}, scoring, measure)),
+        not_ruled_out=others,
+        unlikely=tuple(n for n in others if gains.get(n, math.inf) <= claim_rule(measure).band),
     )
 
 
 def not_ruled_out(
-    leader: Leader, winner: int, settled: Set[int], scoring: Scoring, measure: Measure
-) -> Mapping[int, Speed]:
+    leader: Leader, settled: Set[int], scoring: Scoring, measure: Measure
+) -> tuple[int, ...]:
     """Return the measured trials outside `settled` whose interval reaches the winner's speed.
 
     A speed without an interval has that of a single round; without known noise it is exact. A
     launch that other work disturbed may have taken any time longer, so alone it rules nothing out.
     """
+    best = leader.history.best
+    if best is None:
+        return ()
     speeds = RelativeSpeeds.of(leader.history, scoring, measure)
     by_chance = single_launch_ratio(leader.noise) if leader.noise else 1.0
-    found: dict[int, Speed] = {}
+    found: list[int] = []
     for trial in leader.history.admissible:
-        if trial.ordinal == winner or trial.ordinal in settled:
+        if trial.ordinal == best.ordinal or trial.ordinal in settled:
             continue
-        speed = speeds.speed(trial.ordinal, winner)
+        speed = speeds.speed(trial.ordinal, best.ordinal)
         if speed is None:
             continue
         unknown = not speed.side_by_side and is_disturbed(trial.outcome)
         if unknown or (speed.high or speed.ratio * by_chance) > 1:
-            found[trial.ordinal] = speed
-    return found
+            found.append(trial.ordinal)
+    return tuple(found)
 
 
 def _confirming(launches: Sequence[Repeat]) -> ConfirmingRounds | None:

@@ -247,7 +247,7 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
 def undecided_line(finding: StudyResult, history: History) -> str | None:
     """Return that nothing was decided against the seed, and what would help; else None."""
     same = {n for knob in finding.inert for n in knob.ordinals if finding.winner in knob.ordinals}
-    others = [ordinal for ordinal in finding.not_ruled_out if ordinal not in same]
+    others = [n for n in finding.not_ruled_out if n not in same and n not in finding.unlikely]
     if finding.winner != 0 and undecided_words(finding):
         found = f"trial {finding.winner} is not shown to be faster or slower than the seed"
     elif finding.winner == 0 and others:
@@ -321,9 +321,15 @@ def _not_ruled_out(finding: StudyResult) -> str | None:
     others = finding.not_ruled_out
     if not others:
         return None
-    each = "them" if len(others) > 1 else "it"
+    likely = [ordinal for ordinal in others if ordinal not in finding.unlikely]
+    each = "them" if len(likely or others) > 1 else "it"
+    if not likely:
+        return (
+            f"{listed(others)} may be as fast, but by the launches so far too little was to be "
+            f"gained for the final to launch {each}"
+        )
     return (
-        f"{listed(others)} may be as fast; the final did not launch {each}, and the other "
+        f"{listed(likely)} may be as fast; the final did not launch {each}, and the other "
         "launches cannot tell"
     )
 
@@ -348,7 +354,7 @@ def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
         f"cclsearch best {study_id} --format args",
         *(
             [f"cclsearch replay {study_id} --mode measure --trial all"]
-            if finding.not_ruled_out
+            if {*finding.not_ruled_out} - {*finding.unlikely}
             else []
         ),
         *(

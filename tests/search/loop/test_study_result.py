@@ -141,6 +141,16 @@ def test_a_trial_that_the_noise_hides_and_the_final_did_not_launch_is_not_ruled_
     assert any(replay in line for line in reported)
 
 
+def test_a_trial_that_may_be_as_fast_but_promised_too_little_is_said_to():
+    history = testing.history(3.0, 1.0, 1.02, 9.0)
+
+    finding = found(history, repeats(tuple(3 * s for s in STEADY), (1.0, 0.99, 1.01, 1.0)))
+
+    assert (finding.not_ruled_out, finding.unlikely) == ((2,), (2,))
+    words = "trial 2 may be as fast, but by the launches so far too little was to be gained"
+    assert any(line.startswith(f"not ruled out: {words}") for line in lines(finding, history))
+
+
 def test_a_failed_re_measuring_launch_is_no_value():
     failed = relaunch(1, testing.failed())
 

@@ -53,8 +53,9 @@ SAME = InertKnob(name="strategy", values=("ddp", "fsdp"), ordinals=(0, 1))
         RESULT,
         replace(RESULT, winner=2, against_seed=replace(UNSURE, verdict=Verdict.FAST)),
         replace(RESULT, not_ruled_out=(1,), inert=(SAME,)),
+        replace(RESULT, not_ruled_out=(1,), unlikely=(1,)),
     ],
-    ids=["the seed is the best", "faster", "what may be as fast did the same work"],
+    ids=["the seed is the best", "faster", "what may be as fast did the same work", "unlikely"],
 )
 def test_a_decided_result_does_not(result):
     assert undecided_line(result, PAST) is None

@@ -1,0 +1,106 @@
+"""Which trials the next round of a final launches: those that may change what is announced."""
+
+import math
+
+import pytest
+
+from evaluator.objective import scoring
+from records.study import Measure, Objective
+from records.trial import Purpose
+from search.loop.final import Final, expected_gain
+from tests.support import records as testing
+from tests.support.search import relaunch, seconds
+
+SCORING = scoring(Objective(expression="step_time"))
+MEASURE = Measure(confirm_rounds=4, max_confirm_rounds=12)
+SERIES = 9
+NOISE = {
+    0: (1.0, -1.0, 0.5, -0.5, 1.0, -1.0),
+    1: (-1.0, 0.5, 1.0, -0.5, -1.0, 1.0),
+    2: (0.5, 1.0, -1.0, -0.5, 1.0, 0.5),
+    3: (-0.5, -0.5, 0.5, 0.5, 0.5, -0.5),
+}
+
+
+def rounds(times_s, noise, count=4):
+    """Launches of these trials in so many rounds, with noise that differs from trial to trial."""
+    return [
+        relaunch(ordinal, time_s * math.exp(noise * NOISE[ordinal][number]), number, series=SERIES)
+        for number in range(count)
+        for ordinal, time_s in times_s.items()
+    ]
+
+
+def next_round(firsts, launches, noise=0.02):
+    """The next round of a final of trials that took this long at first, of which 1 led."""
+    raced = [
+        relaunch(n, firsts[n] * math.exp(noise * NOISE[n][k]), k, purpose=Purpose.RACE)
+        for k in range(4)
+        for n in (0, 1)
+    ]
+    final = Final(
+        history=testing.history(*firsts),
+        before=raced,
+        first=sorted({launch.ordinal for launch in launches}) or [0, 1],
+        scoring=SCORING,
+        measure=MEASURE,
+    )
+    return final.next_round(launches)
+
+
+@pytest.mark.parametrize(
+    ("times_s", "noise", "count", "expected"),
+    [
+        ({0: 3.0, 1: 1.0, 2: 1.02}, 0.01, 3, (0, 1, 2)),
+        ({0: 3.0, 1: 1.0, 2: 1.02}, 0.01, 4, ()),
+        ({0: 1.03, 1: 1.0}, 0.01, 4, (0, 1)),
+        ({0: 1.2, 1: 1.0}, 0.02, 4, (0, 1)),
+        ({0: 1.2, 1: 1.0}, 0.005, 4, ()),
+    ],
+    ids=["too few", "nothing to gain", "undecided", "decided but wide", "decided and narrow"],
+)
+def test_the_seed_stays_until_the_gain_is_decided_and_well_known(times_s, noise, count, expected):
+    firsts = (*times_s.values(), *[9.0] * (3 - len(times_s)))
+    assert next_round(firsts, rounds(times_s, noise, count)) == expected
+
+
+def test_a_trial_that_may_still_win_is_launched_beside_the_leader_without_a_decided_seed():
+    final = rounds({0: 3.0, 1: 1.0}, 0.04)
+
+    assert next_round((3.0, 1.0, 1.01), final, noise=0.04) == (1, 2)
+    assert next_round((3.0, 1.0, 1.30), final, noise=0.04) == ()
+
+
+def test_a_winner_that_the_seed_was_not_launched_with_is_compared_with_it():
+    late = [
+        relaunch(n, s * math.exp(0.01 * NOISE[n][k]), 4 + k, series=SERIES)
+        for k in range(5)
+        for n, s in {1: 1.0, 2: 0.8}.items()
+    ]
+    launches = [*rounds({0: 3.0, 1: 1.0}, 0.01), *late]
+
+    assert 0 in next_round((3.0, 1.0, 0.8), launches, noise=0.02)
+
+
+def test_a_broken_finalist_is_not_launched_again():
+    broken = relaunch(1, testing.failed(), 0, series=SERIES)
+
+    assert next_round((2.0, 1.0, 1.5), [broken, *rounds({0: 2.0, 2: 1.5}, 0.01, 1)]) == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "error", "gain"),
+    [(0.1, 0.0, 0.0), (-0.1, 0.0, 0.1), (0.0, 0.1, 0.1 / math.sqrt(2 * math.pi))],
+)
+def test_the_expected_gain_is_what_the_other_may_be_faster(log_ratio, error, gain):
+    assert expected_gain(log_ratio, error) == pytest.approx(gain)
+
+
+def test_the_seed_leaves_a_final_that_it_lost_long_ago(tabular):
+    study = tabular(seconds(3.0, 1.0, 1.01, noise=0.01), measure=Measure(together="never"))
+
+    finding = study.run()
+
+    launches = [r for r in study.store.repeats(study.study_id) if r.purpose is Purpose.CONFIRM]
+    assert finding.against_seed.verdict == "fast"
+    assert sum(launch.ordinal == 0 for launch in launches) == MEASURE.confirm_rounds

@@ -169,9 +169,9 @@ def run(
     ),
     wait_for_quiet: float | None = option(
         None,
-        "Before the first launch, wait until other work leaves the machine, at most this long. "
+        "Before the first launch, wait until other work leaves the machine, at most S seconds. "
         "[default: do not wait]",
-        metavar="SECONDS",
+        metavar="S",
         min=1,
     ),
     trust: TrustOption = False,

@@ -144,9 +144,7 @@ def turns(ordinal, *steps_s, **fields):
     """A launch whose steps were turns each."""
     outcome = testing.measured(median(steps_s))
     times_s = (steps_s, tuple(step_s / 2 for step_s in steps_s))
-    measurement = replace(
-        outcome.measurement, step_times_s=times_s, turn_steps=(1,) * len(steps_s)
-    )
+    measurement = replace(outcome.measurement, step_times_s=times_s, turn_steps=(1,) * len(steps_s))
     return relaunch(ordinal, replace(outcome, measurement=measurement), **fields)
 
 

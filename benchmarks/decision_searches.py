@@ -324,7 +324,7 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
     while True:
         history = plan.settle(settled).history
         settled, used = len(history), launches_used(history, store.launches)
-        reason = stop_reason(study.budget, history, used, 0.0)
+        reason = stop_reason(study.budget, history, used, None)
         if reason is not None:
             break
         outcome = machine.launch_once(study, configs[settled])

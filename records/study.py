@@ -110,6 +110,11 @@ class Environment(Strict):
         at_least("environment", 1, memory_bytes=self.memory_bytes)
         above_zero("environment", accelerator_usd_per_hour=self.accelerator_usd_per_hour)
 
+    @property
+    def node_count(self) -> int:
+        """Nodes that hold all ranks."""
+        return -(-self.world_size // self.ranks_per_node)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Range(Strict):
@@ -172,7 +177,8 @@ class Budget(Strict):
     """When to stop; `trials` counts launches that ended by the configuration's own doing.
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
-    may be four for each trial and 16. `max_tokens` and `max_cost_usd` limit what the model may be
+    may be four for each trial and 16. `max_node_hours` limits how long the nodes are held, added up
+    over them and over all runs of the study. `max_tokens` and `max_cost_usd` limit what the model may be
     asked: beyond them the search continues without it.
     """
 
@@ -181,6 +187,7 @@ class Budget(Strict):
     patience: int = 5
     max_failures: int = 6
     max_wall_s: float | None = None
+    max_node_hours: float | None = None
     max_tokens: int | None = None
     max_cost_usd: float | None = None
 
@@ -189,7 +196,7 @@ class Budget(Strict):
         at_least("budget", 1, max_failures=self.max_failures)
         at_least("budget", 1, launches=self.launches)
         at_least("budget", 0, max_tokens=self.max_tokens, max_cost_usd=self.max_cost_usd)
-        above_zero("budget", max_wall_s=self.max_wall_s)
+        above_zero("budget", max_wall_s=self.max_wall_s, max_node_hours=self.max_node_hours)
 
     @property
     def launch_limit(self) -> int:

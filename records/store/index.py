@@ -14,6 +14,7 @@ from records.store.journal import (
     KINDS,
     FilesRemoved,
     MetricsComputed,
+    NodesHeld,
     RepeatsFinished,
     RunBegan,
     StudyChanged,
@@ -102,6 +103,8 @@ def apply_entry(db: Database, study_id: str, kind: str, text: str) -> None:
         case RunBegan(run=run):
             _change(db, study_id, status="running")
             _insert(db, "runs", {"study_id": study_id, "run": to_json(run)})
+        case NodesHeld(node_s=node_s):
+            _hold_nodes(db, study_id, node_s)
         case PendingTrial() as pending:
             _begin(db, study_id, pending, text)
         case RepeatsFinished(repeats=repeats):
@@ -131,6 +134,14 @@ def _change(db: Database, study_id: str, **changes: str | None) -> None:
     for column, value in changes.items():
         if value is not None:
             db.execute(f"update studies set {column} = ? where id = ?", [value, study_id])
+
+
+def _hold_nodes(db: Database, study_id: str, node_s: float) -> None:
+    db.execute(
+        "update runs set run = json_set(run, '$.node_s', ?) where rowid = "
+        "(select max(rowid) from runs where study_id = ?)",
+        [node_s, study_id],
+    )
 
 
 def _count(db: Database, study_id: str, **counts: int) -> None:

@@ -65,6 +65,15 @@ class RunBegan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodesHeld:
+    """How long the last run has held nodes so far, in seconds times nodes."""
+
+    kind: ClassVar[str] = "nodes_held"
+
+    node_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFinished:
     """A trial ended, measured or failed."""
 
@@ -107,6 +116,7 @@ Entry: TypeAlias = (
     | StudyChanged
     | StudyLabelled
     | RunBegan
+    | NodesHeld
     | PendingTrial
     | TrialFinished
     | RepeatsFinished

@@ -347,6 +347,13 @@ class StoredRecords:
             SearchRun, "select run from runs where study_id = ? order by rowid", study_id
         )
 
+    def node_s(self, study_id: str) -> float | None:
+        """How long all runs of a study held nodes, in seconds times nodes; None if not counted."""
+        (node_s,) = self._firsts(
+            "select sum(run ->> '$.node_s') from runs where study_id = ?", study_id
+        )
+        return None if node_s is None else float(node_s)
+
     def pending(self, study_id: str) -> tuple[PendingTrial, ...]:
         """The trials that were begun and never finished, oldest first."""
         return self._records(

@@ -89,13 +89,15 @@ class PendingTrial:
 class SearchRun:
     """One run of a study's search: the study it ran, and what was recorded when it started.
 
-    `begun` counts the pending trials of earlier runs.
+    `begun` counts the pending trials of earlier runs. `node_s` is how long it held nodes, in
+    seconds times nodes; None where that is not counted.
     """
 
     trials: int
     repeats: int
     begun: int
     study: Study
+    node_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

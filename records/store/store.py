@@ -23,6 +23,7 @@ from records.store.journal import (
     FilesRemoved,
     JournalPosition,
     MetricsComputed,
+    NodesHeld,
     RepeatsFinished,
     RunBegan,
     StudyChanged,
@@ -181,6 +182,10 @@ class Store(StoredRecords):
             study=study,
         )
         self._write(study_id, RunBegan(run=run))
+
+    def hold_nodes(self, study_id: str, node_s: float) -> None:
+        """Record how long the last run has held nodes so far, in seconds times nodes."""
+        self._write(study_id, NodesHeld(node_s=node_s))
 
     def begin(
         self, study_id: str, pending: PendingTrial, exchange: LlmExchange | None

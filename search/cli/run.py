@@ -60,6 +60,18 @@ ModelOption = Annotated[
 ]
 
 
+NodeHoursOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-node-hours",
+        metavar="HOURS",
+        min=0.001,
+        help="Nodes times hours that they are held, in all runs of the study; trials end while the "
+        "final still has time. [default: no limit]",
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchObjectives(ObjectiveOptions):
     """What a new search looks for."""
@@ -103,6 +115,7 @@ class SearchOptions:
         metavar="SECONDS",
         min=1,
     )
+    max_node_hours: NodeHoursOption = None
     model: ModelOption = None
     max_tokens: int | None = option(
         None,
@@ -138,6 +151,7 @@ class SearchOptions:
                 trials=self.trials or budget.trials,
                 patience=self.patience or budget.patience,
                 max_wall_s=self.max_wall or budget.max_wall_s,
+                max_node_hours=self.max_node_hours or budget.max_node_hours,
                 max_tokens=budget.max_tokens if tokens is None else tokens,
                 max_cost_usd=budget.max_cost_usd if cost is None else cost,
             ),
@@ -206,6 +220,7 @@ def run(
 def resume(
     study_id: StudyArgument = "",
     trials: int | None = option(None, "Trials to add.", metavar="N", min=1),
+    max_node_hours: NodeHoursOption = None,
     model: ModelOption = None,
     trust: TrustOption = False,
     store: StoreOption = None,
@@ -215,7 +230,16 @@ def resume(
 
     Finished trials are kept and not repeated.
     """
-    _end(resume_study(study_id, trials, store, model=model, trusted=trust, as_json=as_json))
+    finding = resume_study(
+        study_id,
+        trials,
+        store,
+        model=model,
+        max_node_hours=max_node_hours,
+        trusted=trust,
+        as_json=as_json,
+    )
+    _end(finding)
 
 
 @app.command(epilog=examples("cclsearch race 20260131-120000-ab12 3 7"))
@@ -298,10 +322,11 @@ def resume_study(
     store: Path | None,
     *,
     model: str | None = None,
+    max_node_hours: float | None = None,
     trusted: bool = False,
     as_json: bool,
 ) -> StudyResult:
-    """Resume a recorded study; add `more` trials and switch to `model` if given.
+    """Resume a recorded study; add `more` trials, switch to `model`, change the limit if given.
 
     An imported study has to be `trusted` once.
     """
@@ -315,9 +340,11 @@ def resume_study(
         _require_launchable(row, records, trusted=trusted)
         before = _launch_counts(row.id, records)
         study = row.study if more is None else extend_budget(row.id, more, records)
-        if model is not None:
+        if model is not None or max_node_hours is not None:
             study = _with_model(study, model)
-            study = replace(study, llm=with_price(study.llm))
+            hours = max_node_hours or study.budget.max_node_hours
+            budget = replace(study.budget, max_node_hours=hours)
+            study = replace(study, llm=with_price(study.llm), budget=budget)
             with records.lock(row.id):
                 records.replace_study(row.id, study)
         words = f"strategy {study.strategy}"

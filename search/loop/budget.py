@@ -5,7 +5,7 @@ Prices come from a dated table; a study may set others.
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -16,21 +16,21 @@ from records.codec import from_document
 from records.errors import Strict, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
-from records.study import Budget, Llm, Price, Study
+from records.study import Budget, Environment, Llm, Price, Study
 from records.trial import Failed, FailureKind, History, Repeat, Stage
 
 
-def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -> str | None:
+def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | None) -> str | None:
     """Return why the search should stop now, or None to continue.
 
-    `elapsed_s` is when another trial and the final would end, see `TimeLimit`.
+    `out_of_time` says which limit another trial and the final would pass, see `TimeLimit`.
     """
     if history.launched_count >= budget.trials:
         return f"all {budget.trials} trials are used"
     if used >= budget.launch_limit:
         return f"all {budget.launch_limit} launches are used"
-    if budget.max_wall_s is not None and elapsed_s >= budget.max_wall_s:
-        return f"the time limit of {budget.max_wall_s:g} s leaves no time for another trial"
+    if out_of_time is not None:
+        return out_of_time
     if (flat := launches_since_best(history)) >= budget.patience:
         return f"{flat} launches in a row brought no improvement"
     if (failed := failures_in_a_row(history)) >= budget.max_failures:
@@ -38,35 +38,81 @@ def stop_reason(budget: Budget, history: History, used: int, elapsed_s: float) -
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeLimit:
-    """When launches of this run would end, each expected to take the mean of those so far.
+NO_TIME = "leaves no time for another trial"
+HOUR_S = 3600.0
+CLOSING_S = 30.0
+"""What is kept of an allocation to end processes and record the result."""
 
-    `launched_before` are the launches that were used when the run `started_s`, by its `clock`.
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """The nodes that a run holds.
+
+    `held_s` returns for how long so far, without the wait for them; `left_s` how long their
+    scheduler lets them run on, None where it sets no end or they have not started.
     """
 
-    max_s: float | None
+    node_count: int
+    held_s: Callable[[], float]
+    left_s: Callable[[], float | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimit:
+    """What time is left for launches of this run, each expected to take the mean of those so far.
+
+    `launched_before` are the launches that were used when the run `started_s`, by its `clock`;
+    `node_s_before` is how long earlier runs held nodes, in seconds times nodes.
+    """
+
+    budget: Budget
+    allocation: Allocation
     clock: Callable[[], float]
     started_s: float
     launched_before: int
+    node_s_before: float = 0.0
 
-    def expected_s(self, used: int = 0, count: int = 0) -> float:
-        """Return the time of the run at which N more launches would end; without any, now.
-
-        What they take counts for at most half of the limit, so that a short one allows trials.
-        """
-        elapsed_s, made = self.clock() - self.started_s, used - self.launched_before
-        if self.max_s is None or made < 1:
-            return elapsed_s
-        return elapsed_s + min(count * elapsed_s / made, self.max_s / 2)
+    @property
+    def node_s(self) -> float:
+        """How long this run has held nodes, in seconds times nodes."""
+        return self.allocation.node_count * self.allocation.held_s()
 
     def left_s(self) -> float | None:
         """Return the time that is left for a launch; None without a limit."""
-        return None if self.max_s is None else self.max_s - (self.clock() - self.started_s)
+        return min((left_s for left_s, _ in self._limits(self._elapsed_s())), default=None)
 
-    def allows(self, used: int = 0, count: int = 0) -> bool:
-        """Whether N more launches would end in time; without any, whether there is time left."""
-        return self.max_s is None or self.expected_s(used, count) < self.max_s
+    def out_of_time(self, used: int = 0, count: int = 0) -> str | None:
+        """Return which limit N more launches would pass; without any, which is passed.
+
+        What they take counts for at most half of a limit, so that a short one allows trials.
+        """
+        elapsed_s, made = self._elapsed_s(), used - self.launched_before
+        ahead_s = count * elapsed_s / made if made > 0 else 0.0
+        for left_s, limit in self._limits(elapsed_s):
+            if left_s <= min(ahead_s, (elapsed_s + left_s) / 2):
+                return f"{limit} {NO_TIME}"
+        return None
+
+    def _elapsed_s(self) -> float:
+        return self.clock() - self.started_s
+
+    def _limits(self, elapsed_s: float) -> Iterator[tuple[float, str]]:
+        """Yield the time that each limit leaves, and what it is called."""
+        budget = self.budget
+        if budget.max_wall_s is not None:
+            yield budget.max_wall_s - elapsed_s, f"the time limit of {budget.max_wall_s:g} s"
+        if budget.max_node_hours is not None:
+            left_s = budget.max_node_hours * HOUR_S - self.node_s_before - self.node_s
+            limit = f"the limit of {budget.max_node_hours:g} node-hours"
+            yield left_s / self.allocation.node_count, limit
+        allocated_s = self.allocation.left_s()
+        if allocated_s is not None:
+            yield allocated_s - CLOSING_S, "the end of the allocation"
+
+
+def counts_nodes(study: Study) -> bool:
+    """Whether the time that nodes are held is recorded."""
+    return study.budget.max_node_hours is not None or study.launch.launcher != "local"
 
 
 SCRIPT_FAULTS = re.compile(
@@ -213,6 +259,12 @@ def cost_usd(usage: TokenUsage, model: str, llm: Llm) -> float | None:
     """Return the cost of using a model; None if its price is unknown or it is not the study's."""
     price = with_price(llm).price
     return None if price is None or model != llm.model else price.cost_usd(usage)
+
+
+def nodes_usd(node_s: float, environment: Environment) -> float | None:
+    """Return the price of nodes, held for seconds times nodes; None where none is given."""
+    price = environment.accelerator_usd_per_hour
+    return None if price is None else node_s / HOUR_S * environment.ranks_per_node * price
 
 
 def price_of(model: str) -> Price | None:

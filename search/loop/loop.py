@@ -3,12 +3,15 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from records.codec import to_json
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
+    Allocation,
     TimeLimit,
+    counts_nodes,
     exhausted_reason,
     launches_used,
     parallel_limit,
@@ -30,8 +33,12 @@ class Search:
     proposer: Proposer
     clock: Callable[[], float] = time.monotonic
     capacity: Capacity = field(default_factory=Capacity)
+    allocation: Allocation | None = None
+    """Nodes that a scheduler gave; None for this machine, which is held throughout the run."""
     has_time: Callable[[], bool] | None = None
     """Whether the final may have another round; a replay answers as its record shows."""
+    out_of_time: Callable[[], str | None] | None = None
+    """Why the recorded search that is replayed had no more time here, if that was so."""
 
     def run(self) -> StudyResult:
         """Run to the end of the budget; an interrupted study can be resumed."""
@@ -49,8 +56,10 @@ class Search:
                 reason = self._search(limit)
                 launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
                 held_out = self._plan.hold_out()
+                self._record_nodes(limit)
             except BaseException:
                 store.update(study_id, status="interrupted")
+                self._record_nodes(limit)
                 raise
             leader = self._plan.leader()
             scoring = runner.prepared.scoring.over(leader.history)
@@ -62,20 +71,34 @@ class Search:
         return finding
 
     def _time_limit(self) -> TimeLimit:
-        runner = self._plan.runner
-        return TimeLimit(
-            max_s=self.trial_runner.study.budget.max_wall_s,
-            clock=self.clock,
-            started_s=self.clock(),
-            launched_before=launches_used(runner.history, runner.recorded),
+        runner, study, started_s = self._plan.runner, self.trial_runner.study, self.clock()
+        this_machine = Allocation(
+            node_count=study.environment.node_count, held_s=lambda: self.clock() - started_s
         )
+        return TimeLimit(
+            budget=study.budget,
+            allocation=self.allocation or this_machine,
+            clock=self.clock,
+            started_s=started_s,
+            launched_before=launches_used(runner.history, runner.recorded),
+            node_s_before=self.trial_runner.store.node_s(self.trial_runner.study_id) or 0.0,
+        )
+
+    def _record_nodes(self, limit: TimeLimit) -> None:
+        """Record and show how long nodes were held, where the study counts it."""
+        runner = self.trial_runner
+        if counts_nodes(runner.study):
+            runner.store.hold_nodes(runner.study_id, limit.node_s)
+            runner.observer.nodes_held(limit.node_s_before + limit.node_s)
 
     def _has_time(self, limit: TimeLimit) -> bool:
         """Whether another round of the final would end in time."""
+        self._record_nodes(limit)
         if self.has_time is not None:
             return self.has_time()
         runner = self._plan.runner
-        return limit.allows(launches_used(runner.history, runner.recorded), FINALISTS + 1)
+        used = launches_used(runner.history, runner.recorded)
+        return limit.out_of_time(used, FINALISTS + 1) is None
 
     def _search(self, limit: TimeLimit) -> str:
         """Propose and measure until a limit is reached; return the reason."""
@@ -86,14 +109,16 @@ class Search:
             plan = self._plan
             history = plan.settle(settled).history
             settled, used = len(history), launches_used(history, plan.runner.recorded)
+            self._record_nodes(limit)
+            late = self.out_of_time or partial(limit.out_of_time, used, 1 + plan.closing_count)
             reason = script_fault(study, history) or stop_reason(
-                study.budget, history, used, limit.expected_s(used, 1 + plan.closing_count)
+                study.budget, history, used, late()
             )
             if reason is not None:
                 return reason
             batch = Batch(self.trial_runner, history, self.capacity)
             most = parallel_limit(study, history, used)
-            if not self._fill(batch, most, out_of_time=lambda: not limit.allows()):
+            if not self._fill(batch, most, out_of_time=lambda: limit.out_of_time() is not None):
                 return exhausted_reason(study)
             batch.run()
 

@@ -85,6 +85,10 @@ class Observer(Protocol):
         """A race of a challenger against the leader was decided."""
         ...
 
+    def nodes_held(self, node_s: float) -> None:
+        """All runs of the study have held nodes for that long, in seconds times nodes."""
+        ...
+
     def notice(self, words: str) -> None:
         """Report an event to the user; the search continues."""
         ...

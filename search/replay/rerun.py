@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
-from math import inf
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -31,7 +30,7 @@ from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
 from search.llm.transcripts import Diverged, TranscriptTransport, recorded_turns
 from search.loop.batch import Capacity
-from search.loop.budget import stop_reason
+from search.loop.budget import NO_TIME
 from search.loop.leader import took_turns
 from search.loop.loop import Search
 from search.loop.ports import Proposal, Proposer
@@ -124,8 +123,7 @@ class Recorded:
             for run, (trials, repeats, begun) in zip(starts, ends, strict=True)
         ]
         if self.finding is not None:
-            out_of_time = stop_reason(legs[-1].study.budget, History(), 0, inf)
-            late = self.finding.stop_reason == out_of_time
+            late = self.finding.stop_reason.endswith(NO_TIME)
             legs[-1] = replace(legs[-1], finished=True, out_of_time=late)
         return tuple(legs)
 
@@ -195,7 +193,7 @@ class Progress:
     def _ignore(self, *_: object, **__: object) -> None:
         """Count nothing."""
 
-    study_started = phase = noise_measured = race_decided = notice = _ignore
+    study_started = phase = noise_measured = race_decided = nodes_held = notice = _ignore
 
 
 class RecordedEvaluator:
@@ -369,7 +367,12 @@ def _leg(
             search,
             proposer=_Bounded(search.proposer, leg),
             # Time stands still, and is up where the record says that it was.
-            clock=lambda: inf if leg.out_of_time and progress.trials >= leg.trials else 0.0,
+            clock=lambda: 0.0,
+            out_of_time=lambda: (
+                record.finding.stop_reason
+                if record.finding and leg.out_of_time and progress.trials >= leg.trials
+                else None
+            ),
             has_time=lambda: any(
                 repeat.purpose is Purpose.CONFIRM
                 for repeat in record.repeats[progress.repeats : leg.repeats]

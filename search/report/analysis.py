@@ -13,6 +13,7 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Study
 from records.trial import Breakdown, History, Measured, MetricValue, Outcome, Trial
+from search.loop.budget import HOUR_S
 from search.loop.leader import study_leader
 from search.loop.learned import dead_knobs
 from search.loop.study_result import leader_of
@@ -41,7 +42,7 @@ from search.views.format import (
     format_whole_percent,
     one_line,
 )
-from search.views.study import use_words
+from search.views.study import node_hours_words, use_words
 from search.views.svg import ChartAxis, LegendEntry
 from search.views.trial import NUMBERS, ListedTrial, trial_table
 
@@ -255,9 +256,6 @@ def time_chart(split: Sequence[tuple[Trial, Breakdown]], best: int | None, links
     )
 
 
-HOUR_S = 3600.0
-
-
 def cost_section(data: ReportData) -> Section:
     """All recorded costs."""
     return Section(
@@ -274,6 +272,9 @@ def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
     if took is not None:
         elapsed = format_elapsed(took.total_seconds())
         yield "elapsed", f"{elapsed} from the first start to the last end"
+    node_s = data.record.node_s
+    if node_s is not None:
+        yield "nodes", f"{node_hours_words(node_s, data.study)}, from their start to their release"
     outcomes = [trial.outcome for trial in data.history if trial.reached_launch]
     times = [_times(outcome) for outcome in (*outcomes, *(r.outcome for r in data.repeats))]
     known = [each for each in times if each is not None]
@@ -286,7 +287,7 @@ def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
         hours = sum(wall_s * ranks for wall_s, ranks in known) / HOUR_S
         yield "rank-hours", format_number(hours)
         price = data.study.environment.accelerator_usd_per_hour
-        if price is not None:
+        if price is not None and node_s is None:
             yield "price", f"{format_number(hours * price)} USD at {price:g} USD per rank-hour"
     for use in data.record.uses:
         yield "model", use_words(use, data.study.llm)

@@ -29,7 +29,7 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.loop.budget import launches_used
+from search.loop.budget import HOUR_S, launches_used, nodes_usd
 from search.loop.leader import counted, left_out_rounds, study_leader
 from search.loop.study_result import StudyResult, best_result, final_result, find, trial_spread
 from search.report.explored import (
@@ -67,6 +67,7 @@ from search.views.study import (
     front_words,
     inert_words,
     limit_words,
+    node_hours_words,
     noise_words,
     objective_words,
     race_words,
@@ -101,6 +102,8 @@ class StudyRecord:
     """Rounds that were disturbed, and replaced."""
     uses: tuple[ModelUse, ...] = ()
     """The use of each language model."""
+    node_s: float | None = None
+    """How long nodes were held, in seconds times nodes; None where that is not counted."""
 
     @classmethod
     def of(cls, study_id: str, store: Store) -> Self:
@@ -114,6 +117,7 @@ class StudyRecord:
             purposes=Counter(repeat.purpose for repeat in repeats),
             left_out_count=len(left_out_rounds(repeats, row.study.measure)),
             uses=store.model_uses(study_id),
+            node_s=store.node_s(study_id),
             store=store.root,
             disturbed=disturbed_among(launch.outcome for launch in (*history, *repeats)),
         )
@@ -147,6 +151,7 @@ def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> 
         *origin_lines(record),
         ("trials", _trials_words(record)),
         *(("model", use_words(use, study.llm)) for use in record.uses),
+        *_lines("nodes", None if record.node_s is None else node_hours_words(record.node_s, study)),
         *_failure_lines(record.history),
         *_lines("limits", limit_words(record.history)),
         *_lines("disturbed", disturbed_words(record.disturbed) if record.disturbed else None),
@@ -380,6 +385,7 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
     """
     result = best_result(row, leader, records)
     score = leader.score if leader is not None else None
+    node_s = records.node_s(row.id)
     return {
         "id": row.id,
         "name": row.study.name,
@@ -396,6 +402,8 @@ def study_facts(row: StudyRow, leader: Trial | None, records: Store) -> dict[str
         "launches": None if result is None else result.launch_count,
         "both": None if result is None else result.both,
         "unit": score.unit if score is not None else None,
+        "node_hours": None if node_s is None else node_s / HOUR_S,
+        "nodes_usd": None if node_s is None else nodes_usd(node_s, row.study.environment),
         "caveats": None if leader is None else "; ".join(remarks(leader)) or None,
         **asdict(row.labels),
     }
@@ -415,6 +423,8 @@ def large_study_lines(
         yield "failed", f"{count} {kind}"
     for use in records.model_uses(row.id):
         yield "model", use_words(use, row.study.llm)
+    if (node_s := records.node_s(row.id)) is not None:
+        yield "nodes", node_hours_words(node_s, row.study)
     yield from _best_lines(row, leader, records)
     yield "status", status(row, records)
     yield "record", f"study {row.id} in {records.root}"

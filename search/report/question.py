@@ -165,6 +165,7 @@ def _space_words(study: Study, space: Space | None) -> str:
 def _budget_words(budget: Budget) -> str:
     limits = (
         (budget.max_wall_s, "at most {:g} s"),
+        (budget.max_node_hours, "at most {:g} node-hours"),
         (budget.max_tokens, "{} model tokens"),
         (budget.max_cost_usd, "{:g} USD for the model"),
     )

@@ -87,6 +87,7 @@ class NewStudy(BaseModel):
     trials: Count | None = None
     patience: Count | None = None
     max_wall_s: Annotated[float, Field(ge=1, le=1e8, allow_inf_nan=False)] | None = None
+    max_node_hours: Annotated[float, Field(gt=0, le=1e8, allow_inf_nan=False)] | None = None
     max_tokens: Annotated[int, Field(ge=0, le=10**12)] | None = None
     max_cost_usd: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] | None = None
     parallel: Annotated[int, Field(ge=1, le=1024)] | None = None
@@ -538,10 +539,13 @@ def _dimensions(choices: Mapping[str, list[Scalar]], base: Study) -> tuple[Dimen
     )
 
 
+LIMITS_ASKED = {"patience", "max_wall_s", "max_node_hours", "max_tokens"}
+
+
 def _with_budget(study: Study, asked: NewStudy, most: Limits) -> Study:
     budget = replace(
         study.budget,
-        **asked.model_dump(include={"patience", "max_wall_s", "max_tokens"}, exclude_none=True),
+        **asked.model_dump(include=LIMITS_ASKED, exclude_none=True),
         trials=_trials(asked, study, most),
         max_cost_usd=_cost_usd(asked, study, most),
     )

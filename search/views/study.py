@@ -23,7 +23,7 @@ from records.trial import (
     Trial,
     outcome_in,
 )
-from search.loop.budget import cost_usd
+from search.loop.budget import HOUR_S, cost_usd, nodes_usd
 from search.loop.inert import InertKnob
 from search.loop.leader import FrontMember, ObjectiveValue, Race, claim_rule
 from search.loop.running import RunningLaunch, TimeLeft, most_steps
@@ -35,6 +35,7 @@ from search.views.format import (
     format_count,
     format_elapsed,
     format_flags,
+    format_number,
     format_percent,
     format_setting,
     one_line,
@@ -280,6 +281,15 @@ def left_basis(left: TimeLeft) -> str:
     mean_of = format_count(left.launch_count, "launch", "launches")
     launches = " and ".join(filter(None, (trials, repeats))) or "none"
     return f"{launches} at {each} per launch, the mean of {mean_of} so far"
+
+
+def node_hours_words(node_s: float, study: Study) -> str:
+    """How long nodes were held, and their price: `3.2 of 10 node-hours, 89.6 USD`."""
+    most = study.budget.max_node_hours
+    limit = "" if most is None else f" of {most:g}"
+    usd = nodes_usd(node_s, study.environment)
+    price = "" if usd is None else f", {format_number(usd)} USD"
+    return f"{format_number(node_s / HOUR_S)}{limit} node-hours{price}"
 
 
 RESULT_CHARS = 500

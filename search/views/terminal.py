@@ -33,6 +33,7 @@ from records.trial import (
     Repeat,
     Trial,
 )
+from search.loop.budget import HOUR_S
 from search.loop.leader import Race, claim_rule
 from search.loop.running import RunningLaunch, TimeLeft, time_left
 from search.loop.study_result import trial_spread
@@ -65,6 +66,7 @@ from search.views.study import (
     launch_words,
     left_basis,
     left_words,
+    node_hours_words,
     noise_words,
     objective_words,
     race_words,
@@ -265,6 +267,9 @@ class PlainProgress:
         """Print which trial leads after a comparison."""
         self._say(f"compared: {race_words(race)}")
 
+    def nodes_held(self, node_s: float) -> None:
+        """Print nothing: the closing report has it."""
+
     def notice(self, words: str) -> None:
         """Print it so that it stands out among the trials."""
         self._say(f"NOTICE: {words}")
@@ -380,6 +385,10 @@ class JsonProgress:
         """Print the verdict on a challenger."""
         self._say("race_decided", **json.loads(to_json(race)), words=race_words(race))
 
+    def nodes_held(self, node_s: float) -> None:
+        """Print the node-hours."""
+        self._say("nodes_held", node_hours=node_s / HOUR_S)
+
     def notice(self, words: str) -> None:
         """Print the notice."""
         self._say("notice", words=words)
@@ -432,6 +441,7 @@ class LiveProgress:
         """Phase and activity by ordinal, None for repeats. Replaced: another thread draws it."""
         self._clock = clock
         self._started_s = clock()
+        self._node_s: float | None = None
         self._spinner = Spinner("bouncingBar")
         self._live = Live(
             console=console, get_renderable=self.footer, refresh_per_second=8, transient=True
@@ -499,6 +509,10 @@ class LiveProgress:
             self._history = replace(self._history, incumbent=race.challenger)
         self._over(None)
 
+    def nodes_held(self, node_s: float) -> None:
+        """Show it next to the time."""
+        self._node_s = node_s
+
     def notice(self, words: str) -> None:
         """Print it so that it stands out among the trials."""
         self._console.print(Text(f"    NOTICE: {words}", style="bold yellow"))
@@ -556,6 +570,8 @@ class LiveProgress:
         count = len(self._repeats) - self._recorded_repeat_count
         repeats = f", {format_count(count, 'repeat')}" if count else ""
         facts = [f"{used} of {total} trials{repeats}", f"{minutes}:{seconds:02} min"]
+        if self._node_s is not None and self._study is not None:
+            facts.append(node_hours_words(self._node_s, self._study))
         best = self._history.best
         if best is not None and best.score is not None:
             facts.append(f"best {result_words(best, self._history)} in trial {best.ordinal}")

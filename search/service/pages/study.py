@@ -21,7 +21,7 @@ from records.store.queries import StudyColumn, StudyQuery, TrialQuery
 from records.store.rows import TAG_CHARS, StudyRow
 from records.store.store import Store
 from records.trial import Failed, History, Trial
-from search.loop.budget import cost_usd, with_price
+from search.loop.budget import HOUR_S, cost_usd, with_price
 from search.loop.study_result import StudyResult, final_result
 from search.report.data import StudyRecord, failures_words, judged_lines, result_lines
 from search.report.question import question_facts, work_facts
@@ -44,7 +44,7 @@ from search.service.queue import UNDER_WAY
 from search.service.service import LabelChanges
 from search.study.spaces import parts
 from search.transfer.script import launch_script
-from search.views.format import format_elapsed, one_line, read_instant
+from search.views.format import format_elapsed, format_number, one_line, read_instant
 from search.views.study import config_text, objective_words, use_words
 from search.views.trial import Line
 
@@ -306,6 +306,9 @@ def _spent(row: StudyRow, records: Store, *, is_over: bool) -> Iterator[dict[str
     elapsed_s = _elapsed_s(row, records, is_over=is_over)
     if elapsed_s is not None:
         yield _share("time", elapsed_s, budget.max_wall_s, format_elapsed)
+    node_s = records.node_s(row.id)
+    if node_s is not None:
+        yield _share("node-hours", node_s / HOUR_S, budget.max_node_hours, format_number)
     if uses or budget.max_tokens is not None:
         tokens = sum(use.usage.tokens for use in uses)
         yield _share("tokens", tokens, budget.max_tokens)

@@ -8,13 +8,15 @@ from policies.space import Space
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
 from search.loop.budget import (
+    Allocation,
     TimeLimit,
     failures_in_a_row,
     launches_since_best,
+    nodes_usd,
     stop_reason,
     without_patience,
 )
-from tests.support.records import failed, history, study
+from tests.support.records import ENVIRONMENT, failed, history, study
 
 CRASH = failed(FailureKind.CRASH)
 INFRASTRUCTURE = failed(FailureKind.INFRASTRUCTURE)
@@ -28,54 +30,108 @@ FAILURES = "4 trials in a row failed"
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "elapsed_s", "reason"),
+    ("outcomes", "out_of_time", "reason"),
     [
-        ([], 0.0, None),
-        ([], 59.9, None),
-        ([], 60.0, WALL),
-        ([1.0], 0.0, None),
-        ([5.0, 4.0, 3.0, 2.0], 0.0, None),
-        ([5.0, 4.0, 3.0, 2.0, 1.0], 0.0, TRIALS),
-        ([5.0, CRASH, 4.0, CRASH, 3.0], 0.0, TRIALS),
-        ([5.0, INVALID, 4.0, INVALID, 3.0, INVALID, 2.0], 0.0, None),
-        ([5.0, INFRASTRUCTURE, 4.0, INFRASTRUCTURE, 3.0], 0.0, None),
-        ([1.0, 2.0, 2.0], 0.0, None),
-        ([1.0, 2.0, 2.0, 2.0], 0.0, PATIENCE),
-        ([1.0, CRASH, CRASH, CRASH], 0.0, PATIENCE),
-        ([1.0, 1.0, 1.0, 1.0], 0.0, PATIENCE),
-        ([1.0, INVALID, INVALID, 2.0], 0.0, None),
-        ([1.0, INVALID, 2.0, INFRASTRUCTURE, 2.0, INVALID], 0.0, None),
-        ([2.0, 3.0, 3.0, 1.0, 3.0], 0.0, TRIALS),
-        ([2.0, 3.0, 3.0, 1.0], 0.0, None),
-        ([CRASH, CRASH, CRASH], 0.0, None),
-        ([CRASH, CRASH, CRASH, CRASH], 0.0, FAILURES),
-        ([INVALID] * 4, 0.0, FAILURES),
-        ([INFRASTRUCTURE] * 4, 0.0, FAILURES),
-        ([1.0, INVALID, INVALID, INFRASTRUCTURE, INVALID], 0.0, FAILURES),
-        ([INVALID, INVALID, INVALID, 1.0, INVALID], 0.0, None),
-        ([5.0, 4.0, 3.0, 2.0, 1.0], 99.0, TRIALS),
-        ([1.0, 2.0, 2.0, 2.0], 99.0, WALL),
+        ([], None, None),
+        ([], WALL, WALL),
+        ([1.0], None, None),
+        ([5.0, 4.0, 3.0, 2.0], None, None),
+        ([5.0, 4.0, 3.0, 2.0, 1.0], None, TRIALS),
+        ([5.0, CRASH, 4.0, CRASH, 3.0], None, TRIALS),
+        ([5.0, INVALID, 4.0, INVALID, 3.0, INVALID, 2.0], None, None),
+        ([5.0, INFRASTRUCTURE, 4.0, INFRASTRUCTURE, 3.0], None, None),
+        ([1.0, 2.0, 2.0], None, None),
+        ([1.0, 2.0, 2.0, 2.0], None, PATIENCE),
+        ([1.0, CRASH, CRASH, CRASH], None, PATIENCE),
+        ([1.0, 1.0, 1.0, 1.0], None, PATIENCE),
+        ([1.0, INVALID, INVALID, 2.0], None, None),
+        ([1.0, INVALID, 2.0, INFRASTRUCTURE, 2.0, INVALID], None, None),
+        ([2.0, 3.0, 3.0, 1.0, 3.0], None, TRIALS),
+        ([2.0, 3.0, 3.0, 1.0], None, None),
+        ([CRASH, CRASH, CRASH], None, None),
+        ([CRASH, CRASH, CRASH, CRASH], None, FAILURES),
+        ([INVALID] * 4, None, FAILURES),
+        ([INFRASTRUCTURE] * 4, None, FAILURES),
+        ([1.0, INVALID, INVALID, INFRASTRUCTURE, INVALID], None, FAILURES),
+        ([INVALID, INVALID, INVALID, 1.0, INVALID], None, None),
+        ([5.0, 4.0, 3.0, 2.0, 1.0], WALL, TRIALS),
+        ([1.0, 2.0, 2.0, 2.0], WALL, WALL),
     ],
 )
-def test_when_a_search_stops_and_why(outcomes, elapsed_s, reason):
-    assert stop_reason(BUDGET, history(*outcomes), 0, elapsed_s) == reason
+def test_when_a_search_stops_and_why(outcomes, out_of_time, reason):
+    assert stop_reason(BUDGET, history(*outcomes), 0, out_of_time) == reason
+
+
+def limit(elapsed_s, budget, *, node_count=1, held_s=0.0, left_s=None, before_h=0.0):
+    return TimeLimit(
+        budget=budget,
+        allocation=Allocation(
+            node_count=node_count, held_s=lambda: held_s, left_s=lambda: left_s
+        ),
+        clock=lambda: 100.0 + elapsed_s,
+        started_s=100.0,
+        launched_before=7,
+        node_s_before=before_h * 3600,
+    )
 
 
 @pytest.mark.parametrize(
-    ("elapsed_s", "made", "count", "expected_s"),
-    [(10.0, 5, 3, 16.0), (40.0, 1, 3, 70.0), (10.0, 0, 3, 10.0), (61.0, 4, 0, 61.0)],
-    ids=["by the mean so far", "at most half of the limit", "unknown at first", "now"],
+    ("elapsed_s", "made", "count", "reason"),
+    [
+        (59.9, 0, 0, None),
+        (60.0, 0, 0, WALL),
+        (40.0, 5, 2, None),
+        (40.0, 4, 2, WALL),
+        (29.0, 1, 3, None),
+        (30.0, 1, 3, WALL),
+        (40.0, 0, 3, None),
+        (61.0, 4, 0, WALL),
+    ],
+    ids=[
+        "there is time",
+        "it is up",
+        "what launches took so far fits",
+        "it does not",
+        "they count for half of the limit",
+        "and no more",
+        "how long one takes is not known",
+        "it was up",
+    ],
 )
-def test_launches_are_expected_to_take_what_those_before_took(elapsed_s, made, count, expected_s):
-    clock = iter([100.0 + elapsed_s] * 2).__next__
-    limit = TimeLimit(max_s=60.0, clock=clock, started_s=100.0, launched_before=7)
-
-    assert limit.expected_s(7 + made, count) == expected_s
-    assert limit.allows(7 + made, count) == (expected_s < 60.0)
+def test_launches_are_expected_to_take_what_those_before_took(elapsed_s, made, count, reason):
+    assert limit(elapsed_s, BUDGET).out_of_time(7 + made, count) == reason
 
 
-def test_without_a_time_limit_time_does_not_end_a_search():
-    assert stop_reason(Budget(trials=5, max_wall_s=None), history(1.0), 0, 1e12) is None
+def test_node_hours_are_those_of_all_nodes_and_of_all_runs():
+    budget = Budget(trials=5, max_node_hours=10.0)
+    held = limit(900.0, budget, node_count=8, held_s=600.0, before_h=8.0)
+
+    assert held.node_s == 8 * 600.0
+    assert held.left_s() == pytest.approx((10 - 8) * 3600 / 8 - 600)
+    assert held.out_of_time() is None
+    assert held.out_of_time(7 + 3, 3) == (
+        "the limit of 10 node-hours leaves no time for another trial"
+    )
+
+
+def test_an_allocation_ends_a_search_before_its_scheduler_does():
+    ends = "the end of the allocation leaves no time for another trial"
+
+    assert limit(900.0, Budget(trials=5), left_s=31.0).out_of_time() is None
+    assert limit(900.0, Budget(trials=5), left_s=30.0).out_of_time() == ends
+    assert limit(900.0, BUDGET, left_s=30.0).left_s() == 60.0 - 900.0
+
+
+def test_without_a_limit_time_does_not_end_a_search():
+    assert limit(1e12, Budget(trials=5)).left_s() is None
+    assert limit(1e12, Budget(trials=5)).out_of_time(9, 9) is None
+
+
+@pytest.mark.parametrize(("price", "usd"), [(None, None), (2.5, 2.5 * 4 * 3)])
+def test_the_price_of_nodes_is_that_of_all_their_accelerators(price, usd):
+    environment = replace(ENVIRONMENT, ranks_per_node=4, accelerator_usd_per_hour=price)
+
+    assert nodes_usd(3 * 3600.0, environment) == usd
 
 
 def test_a_trial_that_was_never_launched_costs_nothing():

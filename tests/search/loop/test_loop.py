@@ -93,6 +93,25 @@ def test_a_search_ends_when_a_limit_is_reached(tabular, endings, limits, reason,
     assert study.launched == [*range(launched)]
 
 
+def test_node_hours_are_recorded_over_all_runs_and_end_the_search(tabular):
+    limits = {"max_node_hours": 0.025, "trials": 9, "patience": 9}
+    study = tabular(seconds(*[0.5] * 9), measure=ONCE, budget=budget(**limits))
+    study.clock = lambda: 20.0 * len(study.launched)
+    study.evaluator.killed_at = 2
+    with pytest.raises(KeyboardInterrupt):
+        study.run()
+    assert study.store.node_s(study.study_id) == 2 * 20.0
+
+    study.evaluator.killed_at = None
+    finding = study.run()
+
+    assert finding.stop_reason == "the limit of 0.025 node-hours leaves no time for another trial"
+    held_s = study.store.node_s(study.study_id)
+    assert held_s == 20.0 * len(study.launched) <= 0.025 * 3600
+    [first, second] = study.store.runs(study.study_id)
+    assert first.node_s + second.node_s == held_s
+
+
 def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(tabular):
     endings = {**seconds(0.5, 0.4), 2: Fails(kind=FailureKind.HANG)}
     study = tabular(endings, measure=ONCE, budget=budget(max_wall_s=100.0))

@@ -235,9 +235,12 @@ def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":
     # Imported here: recipes describe spaces without reading traces.
     from evaluator.traces.readers.read import read_traces
 
-    paths = [result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks]
-    traces = read_traces(paths)
-    for path, trace in zip(paths, traces.ranks, strict=True):
+    paths = sorted(result.workdir.glob("node*.columns"))
+    own = (result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks)
+    traces = read_traces([*(path for path in own if not paths or path.exists()), *paths])
+    if missing := {rank.rank for rank in result.ranks} - {trace.rank for trace in traces.ranks}:
+        raise TraceError(result.workdir, f"holds no trace of rank {min(missing)}")
+    for path, trace in zip(traces.files, traces.ranks, strict=True):
         step_count = trace.steps.number.size
         if step_count != profiled_steps:
             raise TraceError(

@@ -188,7 +188,7 @@ def _fault(digest: str, size_bytes: int | None, records: Store) -> str | None:
     return None
 
 
-BUILTIN_TRACES = ("rank*_trace.json", "rank*_trace.json.gz")
+BUILTIN_TRACES = ("rank*_trace.json", "rank*_trace.json.gz", "node*.columns")
 
 
 def trace_files(
@@ -210,8 +210,10 @@ def is_trace(name: str, study: Study) -> bool:
     patterns: tuple[str, ...] = BUILTIN_TRACES
     if study.command is not None:
         from evaluator.recipes.command import TRACE_FOLDER  # brings what estimates a step
+        from evaluator.recipes.script_output import REDUCED
 
-        patterns = tuple(f"{TRACE_FOLDER}/{pattern}" for pattern in study.command.trace_files)
+        names = (*study.command.trace_files, REDUCED)
+        patterns = tuple(f"{TRACE_FOLDER}/{name}" for name in names)
     path = PurePosixPath(name)
     return path.name != "steps.json" and any(path.match(pattern) for pattern in patterns)
 

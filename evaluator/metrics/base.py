@@ -81,32 +81,37 @@ class Evidence:
         return job_split(self.traces) if self.traces else None
 
     @cached_property
+    def whole(self) -> "TraceSet | None":
+        """The traces that say which kernels ran and who launched them, not those reduced."""
+        return self.traces.whole if self.traces else None
+
+    @cached_property
     def kernels(self) -> "KernelTables | None":
         """The work of ranks by name; None without traces."""
         from evaluator.traces.analysis.kernels import top_kernels
 
-        return top_kernels(self.traces) if self.traces else None
+        return top_kernels(self.whole) if self.whole else None
 
     @cached_property
     def coverage(self) -> "KernelCoverage | None":
         """How far kernels fill their devices; None where no trace says."""
         from evaluator.traces.analysis.kernels import coverage
 
-        return coverage(self.traces.ranks) if self.traces else None
+        return coverage(self.whole.ranks) if self.whole else None
 
     @cached_property
     def launches(self) -> "JobLaunches | None":
         """How hosts hand work to their devices; None where no trace says."""
         from evaluator.traces.analysis.kernels import launch_statistics
 
-        return launch_statistics(self.traces) if self.traces else None
+        return launch_statistics(self.whole) if self.whole else None
 
     @cached_property
     def idle(self) -> "tuple[IdleCauses, ...] | None":
         """Why each rank was idle; None where no launch is known or no step is in common."""
         from evaluator.traces.analysis.kernels import idle_causes
 
-        return idle_causes(self.traces) if self.traces else None
+        return idle_causes(self.whole) if self.whole else None
 
     @cached_property
     def matches(self) -> "Matches | None":

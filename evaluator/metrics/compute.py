@@ -134,9 +134,9 @@ def all_parameters(workload: Workload) -> float | Absent:
 def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
     """FLOP/s of one rank on average, counted from the workload's sizes, else by the trace."""
     by_sizes = _by_sizes(evidence)
-    if not isinstance(by_sizes, Absent) or evidence.traces is None:
+    if not isinstance(by_sizes, Absent) or evidence.whole is None:
         return by_sizes
-    by_trace = _by_trace(evidence.traces)
+    by_trace = _by_trace(evidence.whole)
     return by_sizes if by_trace is None else by_trace
 
 
@@ -276,7 +276,9 @@ def host_wait_fraction(evidence: Evidence) -> float | Absent:
         return UNPROFILED if evidence.traces else UNTRACED
     if evidence.idle is None:
         return NO_LAUNCH
-    window_ns = sum(sum(parts.window_ns.tolist()) for parts in evidence.split.parts)
+    known = {rank.rank for rank in evidence.idle}
+    own = (parts for parts in evidence.split.parts if parts.rank in known)
+    window_ns = sum(sum(parts.window_ns.tolist()) for parts in own)
     waits_ns = (column for rank in evidence.idle for column in (rank.host_wait_ns, rank.sync_ns))
     waited_ns = sum(sum(column.tolist()) for column in waits_ns)
     return waited_ns / window_ns if window_ns else Absent("profiled steps take no time")

@@ -33,6 +33,8 @@ REPORT = "steps.json"
 MOST_LINE_CHARS = 100_000
 MOST_VERSIONS = 40
 VERSION_CHARS = 80
+REDUCED = "node*.columns"
+"""What a node of a cluster left in the place of the traces of its ranks."""
 RANK_REPORTS = "steps"
 """The folder of what `cclsearch.steps()` writes: `rank{r}.json` of each rank."""
 
@@ -53,7 +55,7 @@ class TraceFolder:
 
     def trace_files(self, patterns: Sequence[str]) -> Sequence[Path]:
         """Return the files that are no reports."""
-        found = {path for pattern in patterns for path in self.path.glob(pattern)}
+        found = {path for pattern in (*patterns, REDUCED) for path in self.path.glob(pattern)}
         reports = {self.path / REPORT, *self.path.glob(f"{RANK_REPORTS}/*")}
         return sorted(path for path in found - reports if not path.is_dir())
 

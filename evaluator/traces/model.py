@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from itertools import pairwise
+from itertools import compress, pairwise
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -344,7 +344,8 @@ class RankTrace:
     `steps` are windows on the device: from the first work of a step to the last, where the trace
     says. `host_steps` are the same steps as the host saw them; both are equal for a job on CPUs.
     `world_size`, `backend`, `device` and `memory` are None where the trace does not say.
-    `caveats` say what had to be repaired or left out, and how often.
+    `caveats` say what had to be repaired or left out, and how often. A `reduced` trace has each
+    collective, but of other work only when any of a kind ran: no names, no launches.
     """
 
     rank: int
@@ -359,6 +360,7 @@ class RankTrace:
     host_steps: StepWindows
     memory: MemoryUse | None = None
     caveats: tuple[str, ...] = ()
+    reduced: bool = False
 
     @property
     def on_device(self) -> bool:
@@ -442,6 +444,25 @@ class TraceSet:
         return next((t.world_size for t in self.ranks if t.world_size is not None), None)
 
     @property
+    def whole(self) -> Self | None:
+        """The same without the ranks whose traces were reduced; None where all were."""
+        kept = [not trace.reduced for trace in self.ranks]
+        if all(kept):
+            return self
+        return self._only(kept) if any(kept) else None
+
+    def _only(self, kept: Sequence[bool]) -> Self:
+        """Some of the ranks."""
+        alignment = self.alignment
+        return replace(
+            self,
+            ranks=tuple(compress(self.ranks, kept)),
+            files=tuple(compress(self.files, kept)),
+            alignment=alignment
+            and replace(alignment, offsets_ns=tuple(compress(alignment.offsets_ns, kept))),
+        )
+
+    @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks of the job without a trace; empty when the size of the job is unknown."""
         present = {trace.rank for trace in self.ranks}
@@ -460,6 +481,12 @@ class TraceSet:
         """What is wrong with the traces and was repaired or left out."""
         count = len(self.missing_ranks)
         lacking = [f"{count} of {self.world_size} ranks left no trace"] if count else []
+        reduced = sum(trace.reduced for trace in self.ranks)
+        if reduced:
+            lacking.append(
+                f"the traces of {reduced} of {len(self.ranks)} ranks were reduced on their nodes: "
+                "kernels and launches are those of the others"
+            )
         by_rank = [f"rank {one.rank}: {caveat}" for one in self.ranks for caveat in one.caveats]
         return (*self.remarks, *lacking, *by_rank)
 

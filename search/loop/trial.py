@@ -197,7 +197,7 @@ def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping
 
 LEAST_TIMEOUT_S = 1.0
 KEPT_FILES = (
-    *("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.log", "*.stacks.txt"),
+    *("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.columns", "*.log", "*.stacks.txt"),
     "cclsearch.py",
 )
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from evaluator.metrics.registry import measure_all, metric, metric_names
 from evaluator.traces.analysis.breakdown import StepParts, StepSplit
-from evaluator.traces.analysis.collectives import Matches, NoMatch, bandwidths
+from evaluator.traces.analysis.collectives import Matches, NoMatch, bandwidths, extremes
 from evaluator.traces.analysis.kernels import IdleCauses, KernelTable, stream_queues
 from evaluator.traces.model import CollectiveKind, StepKind
 from search.traces.open import OpenTraces
@@ -280,12 +280,15 @@ def _groups(found: OpenTraces) -> list[Row]:
 def _collectives(found: OpenTraces) -> list[Row]:
     traces, matches = found.traces, found.matches
     start_ns, end_ns = matches.times_ns(traces)
-    present, duration_ns = matches.present, end_ns - start_ns
-    least_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1, initial=2**62)
-    waits_ns = np.where(present, duration_ns - least_ns[:, None], 0).sum(axis=1)
-    longest_ns = np.where(present, duration_ns, 0).max(axis=1, initial=0)
-    shown, complete = np.count_nonzero(present, axis=1), matches.complete
-    last = np.where(present, duration_ns, np.iinfo(np.int64).max).argmin(axis=1)
+    matched = matches.instance >= 0
+    instance, duration_ns = matches.instance[matched], (end_ns - start_ns)[matched]
+    least_ns, longest_ns = extremes(instance, duration_ns, matches.count)
+    shown, complete = matches.shown_count, matches.complete
+    waits_ns = np.zeros(matches.count, np.int64)
+    np.add.at(waits_ns, instance, duration_ns - least_ns[instance])
+    last = np.zeros(matches.count, np.int64)
+    shortest = np.flatnonzero(duration_ns == least_ns[instance])[::-1]
+    last[instance[shortest]] = matches.calls.rank[matched][shortest]  # of equals the first rank
     rates = bandwidths(traces, matches)
     speeds = (rates.algorithm_bytes_per_s.tolist(), rates.bus_bytes_per_s.tolist())
     algorithm, bus = (dict(zip(rates.instance.tolist(), each, strict=True)) for each in speeds)

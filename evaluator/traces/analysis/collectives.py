@@ -8,6 +8,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from functools import lru_cache
 from typing import Final, Self, TypeAlias
 
 import numpy as np
@@ -130,6 +131,7 @@ class Calls(Table):
         return np.isin(self.kind, kinds)
 
 
+@lru_cache(maxsize=1 << 14)  # of large jobs every rank names the same ones
 def _resolved(group: RankGroup, world_size: int | None) -> RankGroup:
     """The group with its ranks where they are given or follow: two ranks make one group only."""
     size = group.size if group.size and 0 < group.size < _LARGEST_SIZE else None
@@ -230,14 +232,15 @@ class Cells(Table):
         last = np.append(self.place[1:] == 0, True)[: self.cell.size]
         callers = np.bincount(self.cell[last], minlength=self.cell_count)
         fewest, most = extremes(self.cell[last], self.place[last] + 1, self.cell_count)
-        members, step = (
-            self.calls.groups.members[self.calls.group_id[first]],
-            self.calls.step[first],
-        )
+        steps, step = np.unique(self.calls.step[first], return_inverse=True)
         numbers = [profiled_steps(trace) for trace in traces.ranks]
         # A rank without steps shows the calls that are in none.
-        profiled = [np.isin(step, own) if own.size else step < 0 for own in numbers]
-        expected = np.count_nonzero(members & np.stack(profiled, axis=1), axis=1)
+        profiled = [np.isin(steps, own) if own.size else steps < 0 for own in numbers]
+        # By group and step: every cell times every rank is too much for thousands of ranks.
+        members = self.calls.groups.members.astype(np.int32)
+        expected = (members @ np.stack(profiled).astype(np.int32))[
+            self.calls.group_id[first], step
+        ]
         equal = (callers == expected) & (fewest == most)
         even: NDArray[np.bool_] = np.where(self.numbered[first], most == 1, equal)
         return even
@@ -316,14 +319,12 @@ _LACKS: Final = {
 class Matches:
     """Instances of collectives and transfers, by lowest rank that shows them, then by its order.
 
-    `rank_numbers` are the ranks of the trace set; `row`, int32 of shape (instances, ranks), is the
-    row of an instance among the collectives of a rank, -1 where that rank shows none. The other
-    arrays have shape (instances,). No time is kept, so clocks may be shifted afterwards.
+    `rank_numbers` are the ranks of the trace set. Arrays have shape (instances,) unless stated; a
+    rank shows an instance by one call. No time is kept, so clocks may be shifted afterwards.
     """
 
     rank_numbers: tuple[int, ...]
     groups: tuple[RankGroup, ...]
-    row: NDArray[np.int32]
     kind: NDArray[np.int8]
     """`CollectiveKind` values; SEND for a send with its receive."""
     group_id: NDArray[np.int32]
@@ -347,15 +348,26 @@ class Matches:
         return int(self.kind.size)
 
     @property
-    def present(self) -> NDArray[np.bool_]:
-        """Which ranks show the instance, bool of shape (instances, ranks)."""
-        return self.row >= 0
+    def row(self) -> NDArray[np.int32]:
+        """The row of an instance among the collectives of a rank, -1 where it shows none.
+
+        int32 of shape (instances, ranks), made anew: with thousands of ranks it is large.
+        """
+        row = np.full((self.count, len(self.rank_numbers)), -1, np.int32)
+        matched = self.instance >= 0
+        row[self.instance[matched], self.calls.rank[matched]] = self.calls.row[matched]
+        return row
+
+    @property
+    def shown_count(self) -> NDArray[np.int64]:
+        """How many traced ranks show the instance."""
+        return np.bincount(self.instance[self.instance >= 0], minlength=self.count)
 
     @property
     def complete(self) -> NDArray[np.bool_]:
         """Whether every rank that takes part shows the instance, bool of shape (instances,)."""
         complete = self.doing(CollectiveKind.PUT)
-        complete |= np.count_nonzero(self.present, axis=1) == self.group_size
+        complete |= self.shown_count == self.group_size
         return complete
 
     def unmatched(self, *kinds: CollectiveKind) -> dict[NoMatch, int]:
@@ -374,18 +386,17 @@ class Matches:
         return np.isin(self.kind, kinds)
 
     def times_ns(self, traces: TraceSet) -> tuple[Nanoseconds, Nanoseconds]:
-        """Starts and ends, int64 of shape (instances, ranks), each on the clock of its rank.
+        """Start and end of every call, int64 of shape (calls,), each on the clock of its rank.
 
-        Both are 0 where a rank does not show the instance. `traces` are those that were matched,
-        their clocks shifted or not.
+        `traces` are those that were matched, their clocks shifted or not.
         """
-        start_ns, end_ns = np.zeros((2, *self.row.shape), np.int64)
-        for place, trace in enumerate(traces.ranks):
-            there = self.row[:, place] >= 0
-            span = trace.collectives.span[self.row[there, place]]
-            start_ns[there, place] = trace.spans.start_ns[span]
-            end_ns[there, place] = trace.spans.end_ns[span]
-        return start_ns, end_ns
+        times = [
+            (trace.spans.start_ns[rows], trace.spans.end_ns[rows])
+            for trace in traces.ranks
+            for rows in [trace.collectives.span]
+        ]
+        starts, ends = zip(*times, strict=True)
+        return np.concatenate(starts), np.concatenate(ends)
 
 
 def match(traces: TraceSet) -> Matches:
@@ -474,8 +485,6 @@ def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet
     new_number = np.empty(count, np.int64)
     new_number[order] = np.arange(count)
     instance = new_number[instance]
-    row = np.full((count, len(traces.ranks)), -1, np.int32)
-    row[instance, parts.rank] = parts.row
     of_call = np.full(calls.count, -1)
     of_call[_places(parts, traces)] = instance
     _, most_bytes = extremes(instance, parts.bytes, count)
@@ -484,7 +493,6 @@ def _joined(cells: Cells, calls: Calls, lack: NDArray[np.int8], traces: TraceSet
     return Matches(
         rank_numbers=tuple(trace.rank for trace in traces.ranks),
         groups=calls.groups.groups,
-        row=row,
         kind=np.where(received, CollectiveKind.SEND, first.kind).astype(np.int8),
         group_id=first.group_id,
         group_size=calls.groups.size[first.group_id],
@@ -621,8 +629,10 @@ class Bandwidths(Table):
 def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
     """Bandwidths of the matched instances that state their size and group and take time."""
     start_ns, end_ns = matches.times_ns(traces)
-    longest = np.iinfo(np.int64).max
-    time_ns = np.where(matches.present, end_ns - start_ns, longest).min(axis=1)
+    matched = matches.instance >= 0
+    time_ns, _ = extremes(
+        matches.instance[matched], (end_ns - start_ns)[matched], matches.count
+    )
     known = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
     kept = np.flatnonzero(known & matches.doing(*TIMED))
     kind, size = matches.kind[kept], matches.bytes[kept].astype(np.float64)
@@ -711,10 +721,10 @@ def _times_s(
     ]
     shape = np.array(known, np.int64)[of_call]
     exposed_ns, hidden_ns = [0] * len(numbers), [0] * len(numbers)
-    for place, (trace, window) in enumerate(zip(traces.ranks, windows, strict=True)):
+    mine = rows_by_number(calls.rank.astype(np.int64), len(traces.ranks))
+    for trace, window, own in zip(traces.ranks, windows, mine, strict=True):
         compute, within = trace.computing(), (window.start_ns, window.end_ns)
-        mine = calls.rank == place
-        spans, own_shape = trace.collectives.span[calls.row[mine]], shape[mine]
+        spans, own_shape = trace.collectives.span[calls.row[own]], shape[own]
         for number in np.unique(own_shape[own_shape >= 0]).tolist():
             rows = spans[own_shape == number]
             under_way = Intervals.union(trace.spans.start_ns[rows], trace.spans.end_ns[rows])
@@ -734,7 +744,7 @@ def work_digest(traces: TraceSet, traffic: Volume) -> str | None:
 
     None where ranks have no step in common, or nothing computed in those steps.
     """
-    by_rank = [_spans(trace, traces) for trace in traces.ranks]
+    by_rank = [_spans(trace, traces) for trace in traces.ranks if not trace.reduced]
     if not any(activity == Activity.COMPUTE for spans in by_rank for activity, _ in spans):
         return None
     collectives = Counter(

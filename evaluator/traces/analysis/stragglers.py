@@ -14,9 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.analysis.breakdown import JobSplit, job_windows
-from evaluator.traces.analysis.collectives import Matches, match
+from evaluator.traces.analysis.collectives import Matches, extremes, instance_count, match
 from evaluator.traces.intervals import Intervals, Nanoseconds
-from evaluator.traces.model import SYNCHRONISING, Alignment, CollectiveKind, StepWindows, TraceSet
+from evaluator.traces.model import (
+    SYNCHRONISING,
+    Alignment,
+    CollectiveKind,
+    StepWindows,
+    Table,
+    TraceSet,
+    rows_by_number,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,22 +69,32 @@ class Stragglers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Waits:
-    """Of each instance what each rank waited and who was last; shape (instances, ranks)."""
+class _Waits(Table):
+    """What ranks waited in the calls of some instances; columns of shape (calls,), by rank."""
 
-    present: NDArray[np.bool_]
+    rank: NDArray[np.int32]
+    """Place of the rank in its trace set."""
+    instance: NDArray[np.int64]
+    """Numbered from 0, without gaps."""
     start_ns: Nanoseconds
     wait_ns: Nanoseconds
-    """Duration beyond the least one of the instance; 0 where the rank does not show it."""
+    """Duration beyond the least one of the instance."""
     last: NDArray[np.float64]
     """1 for the rank with the least duration; ranks that tie share."""
 
+    def of_instances(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
+        """The sum of values over each instance, shape (calls,): that of the instance of a call."""
+        return np.bincount(self.instance, values.astype(np.float64))[self.instance]
+
+    def of_ranks(self, values: NDArray[np.generic] | None, count: int) -> NDArray[np.float64]:
+        """The sum of values over each of N ranks, shape (ranks,); without values, its calls."""
+        weights = None if values is None else values.astype(np.float64)
+        return np.bincount(self.rank, weights, count).astype(np.float64)
+
     @property
     def caused_ns(self) -> NDArray[np.float64]:
-        """What others waited for each rank, shape (ranks,)."""
-        others_ns = self.wait_ns.sum(axis=1, keepdims=True, dtype=np.float64)
-        caused: NDArray[np.float64] = (self.last * others_ns).sum(axis=0)
-        return caused
+        """What others waited for the rank of a call, shape (calls,)."""
+        return self.last * self.of_instances(self.wait_ns)
 
 
 def stragglers(traces: TraceSet, matches: Matches) -> Stragglers | None:
@@ -87,14 +105,14 @@ def stragglers(traces: TraceSet, matches: Matches) -> Stragglers | None:
     windows = job_windows(traces)
     if windows is None:
         return None
-    chosen = matches.doing(*SYNCHRONISING) & (np.count_nonzero(matches.present, axis=1) > 1)
+    chosen = matches.doing(*SYNCHRONISING) & (matches.shown_count > 1)
     if traces.common_steps.size:
         chosen &= np.isin(matches.step, traces.common_steps)
     if not chosen.any():
         return None
     waits = _waits(traces, matches, chosen)
     step_count = windows[0].count
-    caused_ns = waits.caused_ns
+    caused_ns = waits.of_ranks(waits.caused_ns, len(traces.ranks))
     worst = int(caused_ns.argmax()) if caused_ns.any() else None
     waiting, exposed = (0.0, 0.0) if worst is None else _shares(traces, waits, windows, worst)
     return Stragglers(
@@ -140,25 +158,28 @@ def imbalance(split: JobSplit) -> Imbalance | None:
 
 
 def _waits(traces: TraceSet, matches: Matches, chosen: NDArray[np.bool_]) -> _Waits:
-    start_ns, end_ns = (times[chosen] for times in matches.times_ns(traces))
-    present = matches.present[chosen]
-    duration_ns = end_ns - start_ns
-    least_ns = np.where(present, duration_ns, np.iinfo(np.int64).max).min(axis=1, keepdims=True)
-    last = (present & (duration_ns == least_ns)).astype(np.float64)
+    start_ns, end_ns = matches.times_ns(traces)
+    rows = np.flatnonzero((matches.instance >= 0) & chosen[matches.instance])
+    _, instance = np.unique(matches.instance[rows], return_inverse=True)
+    duration_ns = end_ns[rows] - start_ns[rows]
+    least_ns, _ = extremes(instance, duration_ns, instance_count(instance))
+    last = duration_ns == least_ns[instance]
     return _Waits(
-        present=present,
-        start_ns=start_ns,
-        wait_ns=np.where(present, duration_ns - least_ns, 0),
-        last=last / last.sum(axis=1, keepdims=True),
+        rank=matches.calls.rank[rows],
+        instance=instance,
+        start_ns=start_ns[rows],
+        wait_ns=duration_ns - least_ns[instance],
+        last=last / np.bincount(instance, last)[instance],
     )
 
 
 def _ranks(traces: TraceSet, waits: _Waits, step_count: int) -> tuple[RankWaits, ...]:
-    counts = np.count_nonzero(waits.present, axis=0)
-    lasts = waits.last.sum(axis=0)
-    chances = (waits.present / waits.present.sum(axis=1, keepdims=True)).sum(axis=0)
-    caused_ns, waited_ns = waits.caused_ns, waits.wait_ns.sum(axis=0, dtype=np.float64)
-    starts = _start_order(waits) if traces.alignment else None
+    size = len(traces.ranks)
+    counts, lasts = waits.of_ranks(None, size), waits.of_ranks(waits.last, size)
+    chances = waits.of_ranks(1 / waits.of_instances(np.ones(waits.count)), size)
+    caused_ns = waits.of_ranks(waits.caused_ns, size)
+    waited_ns = waits.of_ranks(waits.wait_ns, size)
+    starts = _start_order(waits, size) if traces.alignment else None
     return tuple(
         RankWaits(
             rank=trace.rank,
@@ -174,14 +195,14 @@ def _ranks(traces: TraceSet, waits: _Waits, step_count: int) -> tuple[RankWaits,
     )
 
 
-def _start_order(waits: _Waits) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _start_order(waits: _Waits, size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """How often each rank started last, and the sum of its delays in ns, on one clock."""
-    far = np.iinfo(np.int64).max
-    first_ns = np.where(waits.present, waits.start_ns, far).min(axis=1, keepdims=True)
-    late_ns = np.where(waits.present, waits.start_ns - first_ns, -1)
-    latest = (late_ns == late_ns.max(axis=1, keepdims=True)).astype(np.float64)
-    latest /= latest.sum(axis=1, keepdims=True)
-    return latest.sum(axis=0), np.maximum(late_ns, 0).sum(axis=0, dtype=np.float64)
+    count = instance_count(waits.instance)
+    first_ns, last_ns = extremes(waits.instance, waits.start_ns, count)
+    latest = waits.start_ns == last_ns[waits.instance]
+    late_ns = waits.start_ns - first_ns[waits.instance]
+    shares = latest / waits.of_instances(latest)
+    return waits.of_ranks(shares, size), waits.of_ranks(late_ns, size)
 
 
 def _shares(
@@ -192,13 +213,15 @@ def _shares(
     Waiting is the beginning of a collective: when the last rank has come, all transfer.
     """
     parts_ns = np.zeros(3, np.int64)
-    for_worst = waits.last[:, worst] > 0
+    of_worst = (waits.rank == worst) & (waits.last > 0)
+    for_worst = waits.select(waits.of_instances(of_worst) > 0)
+    own = rows_by_number(for_worst.rank.astype(np.int64), len(traces.ranks))
     for place, (trace, window) in enumerate(zip(traces.ranks, windows, strict=True)):
         if place == worst:
             continue
-        start_ns = waits.start_ns[for_worst, place]
+        start_ns = for_worst.start_ns[own[place]]
         stepped = Intervals.union(window.start_ns, window.end_ns)
-        waited = Intervals.union(start_ns, start_ns + waits.wait_ns[for_worst, place])
+        waited = Intervals.union(start_ns, start_ns + for_worst.wait_ns[own[place]])
         waited = waited.intersect(stepped)
         exposed = waited.subtract(trace.computing())
         parts_ns += stepped.total_ns, waited.total_ns, exposed.total_ns
@@ -319,14 +342,20 @@ def align_clocks(traces: TraceSet, clocks: Sequence[int] | None = None) -> Trace
 def _ends_by_group(
     traces: TraceSet, matches: Matches, clock_of_rank: NDArray[np.int64]
 ) -> Iterator[_GroupEnds]:
-    _, end_ns = matches.times_ns(traces)
-    usable = matches.doing(*_KINDS)
-    for group_id in np.unique(matches.group_id[usable]):
-        instances = np.flatnonzero(usable & (matches.group_id == group_id))
-        ranks = np.flatnonzero(matches.present[instances].any(axis=0))
-        whole = instances[matches.present[np.ix_(instances, ranks)].all(axis=1)]
-        if len(set(clock_of_rank[ranks])) > 1 and whole.size >= _FEWEST_MATCHES:
-            ends_ns = end_ns[np.ix_(whole, ranks)]
+    calls = matches.calls
+    _, all_ends_ns = matches.times_ns(traces)
+    usable = (matches.instance >= 0) & calls.doing(*_KINDS)
+    by_group = np.where(usable, calls.group_id.astype(np.int64), len(matches.groups))
+    for rows in rows_by_number(by_group, len(matches.groups)):
+        ranks, place = np.unique(calls.rank[rows], return_inverse=True)
+        if len(set(clock_of_rank[ranks])) < 2:
+            continue
+        instances, number = np.unique(matches.instance[rows], return_inverse=True)
+        table_ns = np.zeros((instances.size, ranks.size), np.int64)
+        table_ns[number, place] = all_ends_ns[rows]
+        shown = np.bincount(number, minlength=instances.size) == ranks.size
+        whole, ends_ns = instances[shown], table_ns[shown]
+        if whole.size >= _FEWEST_MATCHES:
             # Before the conversion: a float64 holds no moment since 1970 to the nanosecond.
             apart_ns = (ends_ns - ends_ns[:, :1]).astype(np.float64)
             sort = np.stack((matches.kind[whole], matches.bytes[whole]))

@@ -6,10 +6,14 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from io import BytesIO
 from pathlib import Path
 
+import msgspec
+
 from evaluator.traces.model import RankTrace
-from evaluator.traces.readers.files import ReadLimits, pieces
+from evaluator.traces.readers.column_file import read_columns, read_header
+from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.nsys import reader as nsys
 from evaluator.traces.readers.xla import reader as xla
@@ -20,6 +24,7 @@ _LOOKED_AT_BYTES = 1 << 18
 _LOOKED_AT_IN_ALL_BYTES = 64 << 20
 _LONGEST_FIELD_BYTES = 100
 _SQLITE = b"SQLite format 3\0"
+_COLUMNS = b'{"label":null,"checksum":'
 _CHROME = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
 _XLA = re.compile(rb'"highres-ticks"\s*:|"name"\s*:\s*"/(?:device|host):[A-Za-z]+')
 _KINETO = re.compile(
@@ -62,6 +67,8 @@ class Format(StrEnum):
     KINETO = "kineto"
     XLA = "xla"
     NSYS = "nsys"
+    COLUMNS = "columns"
+    """What a node of a cluster reduced the traces of its ranks to."""
 
 
 class NoTraceError(TraceError):
@@ -84,6 +91,8 @@ def format_of(path: Path, limits: ReadLimits) -> Format:
             raise NoTraceError(path, "is a merged trace of several ranks; read their own traces")
         if start.startswith(_SQLITE):
             return Format.NSYS
+        if start.startswith(_COLUMNS):
+            return Format.COLUMNS
         if is_xspace(start):
             return Format.XLA
         if start.lstrip()[:1] not in {b"{", b"["}:
@@ -117,6 +126,16 @@ def read_file(
             return xla.read_devices(path, limits)
         case Format.NSYS:
             return nsys.read_devices(path, limits)
+        case Format.COLUMNS:
+            return _read_reduced(path, limits)
+
+
+def _read_reduced(path: Path, limits: ReadLimits) -> tuple[RankTrace, ...]:
+    file = BytesIO(read_bytes(path, limits))
+    try:
+        return read_columns(file, read_header(file))
+    except (ValueError, msgspec.MsgspecError, RecursionError) as error:
+        raise TraceError(path, f"is damaged: {error}") from error
 
 
 def _kind(path: Path, start: bytes) -> str:
@@ -127,7 +146,7 @@ def _kind(path: Path, start: bytes) -> str:
 
 
 _TRACE_NAME = re.compile(
-    r"[^.].*\.(json|sqlite|xplane\.pb)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL
+    r"[^.].*\.(json|sqlite|xplane\.pb|columns)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL
 )
 _PROFILE_NAME = re.compile(r"(?P<host>.+)\.xplane\.pb(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
 _EXPORT_NAME = re.compile(r"(?P<host>.+)\.trace\.json(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)

@@ -22,14 +22,8 @@ import numpy as np
 from evaluator.rank.protocol import die_with
 from evaluator.traces.analysis.stragglers import align_clocks
 from evaluator.traces.model import Activity, RankGroup, RankTrace, TraceSet
-from evaluator.traces.readers.cache import (
-    cache_path,
-    read_and_cache,
-    read_cache,
-    read_columns,
-    read_header,
-    write_columns,
-)
+from evaluator.traces.readers.cache import cache_path, read_and_cache, read_cache
+from evaluator.traces.readers.column_file import read_columns, read_header, write_columns
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import Format, find_traces, read_file, shorten_list
 from records.errors import TraceError
@@ -49,11 +43,14 @@ def read_traces(
     of a job that ran on devices, two hold the same rank, or they do not agree on the size of the
     job.
     """
-    read = [(path, read_file(path, limits, only_rank)) for path in paths]
-    for path, traces in read:
-        if any(trace.on_device and not trace.has_work for trace in traces):
-            raise TraceError(path, "holds no device work, though the job ran on devices")
-    return join_ranks(read)
+    return join_ranks((path, _with_work(path, limits, only_rank)) for path in paths)
+
+
+def _with_work(path: Path, limits: ReadLimits, only_rank: int | None) -> tuple[RankTrace, ...]:
+    traces = read_file(path, limits, only_rank)
+    if any(trace.on_device and not trace.has_work for trace in traces):
+        raise TraceError(path, "holds no device work, though the job ran on devices")
+    return traces
 
 
 def join_ranks(
@@ -65,9 +62,12 @@ def join_ranks(
     """
     read: dict[int, tuple[Path, RankTrace]] = {}
     clocks: dict[Path, int] = {}
+    groups: dict[RankGroup, RankGroup] = {}
     for path, traces in files:
         clocks[path] = len(clocks)
-        for trace in map(of_main_device, traces):
+        for own in map(of_main_device, traces):
+            # Thousands of ranks that list the thousands of their group hold one list.
+            trace = _regroup(own, lambda group: groups.setdefault(group, group))
             if trace.rank in read:
                 raise TraceError(
                     path, f"holds rank {trace.rank}, and so does {read[trace.rank][0]}; {_APART}"
@@ -427,7 +427,7 @@ def read_folder(
     remarks = [f"left out: {shorten_list(found.others)}"] if found.others else []
     if found.folder not in {path, path.parent}:
         remarks.append(f"read from {found.folder}")
-    formats = {format_: file.name for file, format_ in found.files}
+    formats = {format_: file.name for file, format_ in found.files if format_ != Format.COLUMNS}
     if len(formats) > 1:
         named = shorten_list([f"{name} ({format_})" for format_, name in sorted(formats.items())])
         raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
@@ -435,7 +435,7 @@ def read_folder(
     read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
     if len(files) == 1:
         read = [tuple(part for trace in read[0] for part in by_device(trace))]
-    if len(files) > 1 and Format.KINETO not in formats:
+    if len(files) > 1 and formats and Format.KINETO not in formats:
         read = _number_devices(found.folder, read)
         remarks.append("devices of several files are numbered in the order of the files' names")
     _refuse_two_runs(files, read)

@@ -23,7 +23,9 @@ def workload_fields(workload: Workload) -> Mapping[str, object]:
 
 def environment_fields(environment: Environment) -> Mapping[str, object]:
     """The `environment` argument of `generate_config`; links as nested dicts, in SI units."""
-    return asdict(environment)
+    fields = asdict(environment)
+    del fields["topology"]  # words, and only known once a search has its nodes
+    return fields
 
 
 def decide(

@@ -73,6 +73,25 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeRecord:
+    """A node of a cluster that a run of a search was given, and how it did in the test before.
+
+    `product_s` is a product of matrices, `exchange_s` the faster of its exchanges with two
+    neighbours; both are None where it was not tested. `slow` is how it is slower than the others;
+    one that is not `used` was left out. `switch` is the one that it is connected to.
+    """
+
+    name: str
+    gpus: tuple[str, ...] = ()
+    interface: str | None = None
+    switch: str | None = None
+    product_s: float | None = None
+    exchange_s: float | None = None
+    slow: str | None = None
+    used: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankEnd:
     """How one rank ended, and the first line of its error, if it reported one.
 

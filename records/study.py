@@ -103,6 +103,8 @@ class Environment(Strict):
     scale_out: Link | None = None
     software: Mapping[str, str] = field(default_factory=dict)
     accelerator_usd_per_hour: float | None = None
+    topology: str | None = None
+    """How the nodes of a cluster are connected, in words; found in each run where not given."""
 
     def __post_init__(self) -> None:
         at_least("environment", 1, world_size=self.world_size, ranks_per_node=self.ranks_per_node)

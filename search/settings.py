@@ -5,6 +5,7 @@ Every command loads this module, so it imports the store only where one is opene
 
 import os
 import shlex
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -252,6 +253,17 @@ def scheduler_job() -> str | None:
     """The job of a scheduler that we run in, as in `slurm 1234`; None outside of any."""
     found = ((kind, os.environ.get(name)) for kind, name in SCHEDULER_JOBS)
     return next((f"{kind} {number}" for kind, number in found if number), None)
+
+
+def was_requeued() -> bool:
+    """Whether the scheduler's job that we run in ran before: it was preempted, or a node failed."""
+    return os.environ.get("SLURM_RESTART_COUNT", "0").lstrip("0").isdecimal()
+
+
+def allocation_left_s() -> float | None:
+    """The time that the scheduler leaves the job that we run in; None where it does not say."""
+    end_s = os.environ.get("SLURM_JOB_END_TIME", "")
+    return int(end_s) - time.time() if end_s.isdecimal() else None
 
 
 def container_image() -> str | None:

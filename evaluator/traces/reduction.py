@@ -7,6 +7,7 @@ others, which is a thousandth of their size. Nothing is removed before that file
 
 import gzip
 import json
+import re
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -23,6 +24,7 @@ from evaluator.traces.readers.formats import read_file
 from evaluator.traces.readers.read import of_main_device
 from records.errors import TraceError
 
+SAMPLED_NODES = 8
 _UNITED = (Activity.COPY, Activity.FILL)
 
 
@@ -102,6 +104,16 @@ def write_reduced(traces: Sequence[RankTrace], target: Path) -> None:
         raise
 
 
+def sampled_ranks(world_size: int, ranks_per_node: int) -> tuple[int, ...]:
+    """Return the ranks of a large job whose traces stay whole.
+
+    They are those of the first node, and the first rank of a few more, far apart.
+    """
+    nodes = range(0, world_size, ranks_per_node)
+    apart = nodes[:: max(1, len(nodes) // SAMPLED_NODES)][:SAMPLED_NODES]
+    return tuple(sorted({*range(min(ranks_per_node, world_size)), *apart}))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
     """What became of the traces of a node: sizes in bytes, and what could not be read, with why."""
@@ -144,13 +156,34 @@ def reduce_files(files: Sequence[Path], target: Path, whole_ranks: Collection[in
     )
 
 
+_RANK = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
+
+
+def files_of_ranks(folder: Path, patterns: Sequence[str], ranks: range) -> list[Path]:
+    """Return the files of some ranks, by their names: nodes may share the folder.
+
+    A file whose name has no rank is another node's as well as ours, and left alone.
+    """
+    found = {file for pattern in patterns for file in folder.glob(pattern)}
+    named = ((file, _RANK.search(file.name)) for file in sorted(found))
+    return [
+        file
+        for file, rank in named
+        if rank and int(rank[1]) in ranks and file.is_file() and not file.is_symlink()
+    ]
+
+
 def main() -> None:
-    """Reduce the files of a folder that match patterns; print what became of them as JSON."""
-    folder, name, whole_ranks, *patterns = sys.argv[1:]
-    found = {file for pattern in patterns for file in Path(folder).glob(pattern)}
-    files = sorted(file for file in found if file.is_file() and not file.is_symlink())
-    ranks = [int(rank) for rank in whole_ranks.split(",") if rank]
-    print(json.dumps(asdict(reduce_files(files, Path(folder, name), ranks))))
+    """Reduce the traces of a node's ranks in a folder; print what became of them as JSON.
+
+    The arguments are the folder, the name of the file to write, the ranks whose traces stay whole,
+    the first rank of the node and how many it has, and patterns of names.
+    """
+    folder, name, whole_ranks, first, count, *patterns = sys.argv[1:]
+    ranks = range(int(first), int(first) + int(count))
+    files = files_of_ranks(Path(folder), patterns, ranks)
+    whole = [int(rank) for rank in whole_ranks.split(",") if rank]
+    print(json.dumps(asdict(reduce_files(files, Path(folder, name), whole))))
 
 
 if __name__ == "__main__":

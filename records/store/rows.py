@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 from records.codec import from_fields, from_json
 from records.errors import StudyError, shown
 from records.llm_exchange import ExchangeSummary
+from records.machine import NodeRecord
 from records.study import Study
 from records.trial import Config, Measured, MetricValue, Policy
 
@@ -90,7 +91,8 @@ class SearchRun:
     """One run of a study's search: the study it ran, and what was recorded when it started.
 
     `begun` counts the pending trials of earlier runs. `node_s` is how long it held nodes, in
-    seconds times nodes; None where that is not counted.
+    seconds times nodes; None where that is not counted. `nodes` are those of a cluster that it was
+    given, `job_id` is the scheduler's job that it ran in, if any.
     """
 
     trials: int
@@ -98,6 +100,8 @@ class SearchRun:
     begun: int
     study: Study
     node_s: float | None = None
+    nodes: tuple[NodeRecord, ...] = ()
+    job_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from records.codec import to_json, utc_now
 from records.errors import StoreError
 from records.llm_exchange import ExchangeSummary, LlmExchange
-from records.machine import Machine
+from records.machine import Machine, NodeRecord
 from records.store.artifacts import Artifacts, FileReferences
 from records.store.database import open_database, rebuild_command, store_errors
 from records.store.journal import (
@@ -172,14 +172,22 @@ class Store(StoredRecords):
         """Record a study whose budget was extended."""
         self._write(study_id, StudyChanged(study=study))
 
-    def start_run(self, study_id: str, study: Study) -> None:
-        """Record that the search starts or resumes, and from where."""
+    def start_run(
+        self,
+        study_id: str,
+        study: Study,
+        nodes: tuple[NodeRecord, ...] = (),
+        job_id: str | None = None,
+    ) -> None:
+        """Record that the search starts or resumes, from where, and on which nodes of a cluster."""
         counts = self.counts(study_id)
         run = SearchRun(
             trials=counts.trials,
             repeats=counts.repeats,
             begun=len(self.pending(study_id)),
             study=study,
+            nodes=nodes,
+            job_id=job_id,
         )
         self._write(study_id, RunBegan(run=run))
 

@@ -42,7 +42,16 @@ from search.loop.running import running_launches
 from search.loop.study_result import StudyResult
 from search.report.data import StudyRecord, print_report
 from search.service.runner import LOCK, REFUSAL, run_folder
-from search.settings import Interrupted, installed_version, open_store, scrubber, store_root
+from search.settings import (
+    Interrupted,
+    has_records,
+    installed_version,
+    open_store,
+    scheduler_job,
+    scrubber,
+    store_root,
+    was_requeued,
+)
 from search.transfer.trust import require_trust
 from search.views.console import Terminal, on_terminal
 from search.views.terminal import JsonProgress, LiveProgress, PlainProgress
@@ -50,6 +59,7 @@ from search.views.terminal import JsonProgress, LiveProgress, PlainProgress
 app = typer.Typer(rich_markup_mode=None)
 
 NOTHING_MEASURED = 3
+NEWEST_STUDIES = 100
 ModelOption = Annotated[
     str | None,
     typer.Option(
@@ -208,9 +218,13 @@ def run(
     study = search.of(completed(objectives.of(options.study(base))))
     if base is not None:  # a study file cannot change what is replayed
         study, strategy = replace(study, replay_of=base.replay_of), base.strategy
-    if wait_for_quiet is not None:
+    earlier = _study_before_requeue(study, store)
+    if earlier is None and wait_for_quiet is not None:
         _wait(wait_for_quiet)
-    _end(begin(study, strategy or study.strategy, store, as_json=as_json))
+    if earlier is not None:
+        _end(resume_study(earlier, None, store, trusted=trust, as_json=as_json))
+    else:
+        _end(begin(study, strategy or study.strategy, store, as_json=as_json))
 
 
 @app.command(
@@ -281,6 +295,26 @@ def _wait(most_s: float) -> None:
     disturbance = wait_for_quiet(most_s)
     if disturbance is not None:
         typer.echo(f"the machine is still busy, starting anyway: {disturbance}", err=True)
+
+
+def _study_before_requeue(study: Study, store: Path | None) -> str | None:
+    """Return the study that this job of a scheduler searched before it was requeued, if any."""
+    job_id = scheduler_job()
+    if not was_requeued() or job_id is None or not has_records(store):
+        return None
+    with open_store(store) as records:
+        for row in records.studies(NEWEST_STUDIES):
+            runs = records.runs(row.id)
+            if runs and runs[-1].job_id == job_id and _asks(row.study) == _asks(study):
+                words = f"{job_id} was requeued: the search of study {row.id} goes on"
+                typer.echo(words, err=True)
+                return row.id
+    return None
+
+
+def _asks(study: Study) -> tuple[object, ...]:
+    """Return what tells studies of one job apart."""
+    return study.name, study.objective, study.more_objectives, study.limits, study.space
 
 
 def _end(finding: StudyResult) -> None:

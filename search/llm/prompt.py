@@ -661,7 +661,9 @@ class PromptWriter:
     def _task(self, study: Study) -> str:
         lower = self.scoring.lower_is_better
         fields = _fields(study.workload, study.usable_environment)
-        crowded = crowding_words(study.usable_environment)
+        topology = study.environment.topology
+        nodes = None if topology is None else f"The nodes: {topology}."
+        notes = [*filter(None, (crowding_words(study.usable_environment), nodes))]
         return template("task").substitute(
             direction="minimize" if lower else "maximize",
             objective=study.objective.expression,
@@ -672,7 +674,7 @@ class PromptWriter:
             budget=study.budget.trials,
             limits=_limit_words(study),
             fields=fenced("\n".join(fields), limit=SOURCE_CHARS),
-            crowding=f"\n{crowded}\n" if crowded else "",
+            crowding="".join(f"\n{note}\n" for note in notes),
             contexts=_contexts(study, fields),
             space=self.space.words() + _memory_note(self.space),
         )

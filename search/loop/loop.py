@@ -1,11 +1,13 @@
 """The search loop: propose, record as pending, run, record the result, until a limit is reached."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from evaluator.launchers.cluster.node_test import slow_node_words, topology_words
 from records.codec import to_json
+from records.machine import NodeRecord
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
@@ -35,6 +37,10 @@ class Search:
     capacity: Capacity = field(default_factory=Capacity)
     allocation: Allocation | None = None
     """Nodes that a scheduler gave; None for this machine, which is held throughout the run."""
+    nodes: Callable[[], tuple[NodeRecord, ...]] = tuple
+    """Waits for the nodes of a cluster and tests them; returns none for this machine."""
+    job_id: str | None = None
+    """The scheduler's job that this process runs in, if any."""
     has_time: Callable[[], bool] | None = None
     """Whether the final may have another round; a replay answers as its record shows."""
     out_of_time: Callable[[], str | None] | None = None
@@ -42,33 +48,50 @@ class Search:
 
     def run(self) -> StudyResult:
         """Run to the end of the budget; an interrupted study can be resumed."""
-        limit = self._time_limit()
-        runner = replace(self.trial_runner, left_s=limit.left_s)
-        return replace(self, trial_runner=runner)._run(limit)
-
-    def _run(self, limit: TimeLimit) -> StudyResult:
-        runner, study = self.trial_runner, self.trial_runner.study
+        limit, runner = self._time_limit(), self.trial_runner
         store, study_id = runner.store, runner.study_id
         with store.lock(study_id):
             runner.clear()
-            store.start_run(study_id, study)
             try:
-                reason = self._search(limit)
-                launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
-                held_out = self._plan.hold_out()
-                self._record_nodes(limit)
+                nodes = self.nodes()
+                search = self._placed(nodes, limit)
+                store.start_run(study_id, search.trial_runner.study, nodes, self.job_id)
+                try:
+                    finding = search._finding(limit)
+                finally:
+                    self._record_nodes(limit)
             except BaseException:
                 store.update(study_id, status="interrupted")
-                self._record_nodes(limit)
                 raise
-            leader = self._plan.leader()
-            scoring = runner.prepared.scoring.over(leader.history)
-            finding = find(leader, launches, scoring, study.measure, reason)
-            if finding.winner is not None:
-                each = in_contexts(study, launches, held_out, finding.winner, scoring)
-                finding = replace(finding, contexts=each)
             store.update(study_id, status="finished", summary=to_json(finding))
         return finding
+
+    def _placed(self, nodes: Sequence[NodeRecord], limit: TimeLimit) -> "Search":
+        """Return the search with what is known of its nodes, which launches within the limit."""
+        runner = self.trial_runner
+        study = runner.study
+        for words in slow_node_words(nodes):
+            runner.observer.notice(words)
+        topology = study.environment.topology or topology_words(nodes)
+        study = replace(study, environment=replace(study.environment, topology=topology))
+        prepared = replace(runner.prepared, study=study)
+        return replace(
+            self, trial_runner=replace(runner, prepared=prepared, left_s=limit.left_s)
+        )
+
+    def _finding(self, limit: TimeLimit) -> StudyResult:
+        """Search, conclude, and return what was found."""
+        runner, study = self.trial_runner, self.trial_runner.study
+        reason = self._search(limit)
+        launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
+        held_out = self._plan.hold_out()
+        leader = self._plan.leader()
+        scoring = runner.prepared.scoring.over(leader.history)
+        finding = find(leader, launches, scoring, study.measure, reason)
+        if finding.winner is None:
+            return finding
+        each = in_contexts(study, launches, held_out, finding.winner, scoring)
+        return replace(finding, contexts=each)
 
     def _time_limit(self) -> TimeLimit:
         runner, study, started_s = self._plan.runner, self.trial_runner.study, self.clock()

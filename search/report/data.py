@@ -11,12 +11,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from evaluator.launchers.cluster.node_test import slow_node_words
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Spread, Verdict
 from policies.space import Space
 from records.errors import StudyError
 from records.llm_exchange import ModelUse
-from records.machine import Machine
+from records.machine import Machine, NodeRecord
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.study import Measure, Study
@@ -102,6 +103,8 @@ class StudyRecord:
     """Rounds that were disturbed, and replaced."""
     uses: tuple[ModelUse, ...] = ()
     """The use of each language model."""
+    nodes: tuple[NodeRecord, ...] = ()
+    """The nodes of a cluster that the last run was given."""
     node_s: float | None = None
     """How long nodes were held, in seconds times nodes; None where that is not counted."""
 
@@ -117,6 +120,7 @@ class StudyRecord:
             purposes=Counter(repeat.purpose for repeat in repeats),
             left_out_count=len(left_out_rounds(repeats, row.study.measure)),
             uses=store.model_uses(study_id),
+            nodes=next((run.nodes for run in reversed(store.runs(study_id)) if run.nodes), ()),
             node_s=store.node_s(study_id),
             store=store.root,
             disturbed=disturbed_among(launch.outcome for launch in (*history, *repeats)),
@@ -152,6 +156,7 @@ def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> 
         ("trials", _trials_words(record)),
         *(("model", use_words(use, study.llm)) for use in record.uses),
         *_lines("nodes", None if record.node_s is None else node_hours_words(record.node_s, study)),
+        *(("slow", words) for words in slow_node_words(record.nodes)),
         *_failure_lines(record.history),
         *_lines("limits", limit_words(record.history)),
         *_lines("disturbed", disturbed_words(record.disturbed) if record.disturbed else None),

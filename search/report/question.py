@@ -1,12 +1,14 @@
 """Report sections about the study: its definition, knobs, best policy, how to reproduce it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 
+from evaluator.launchers.cluster.node_test import topology_words
 from evaluator.objective import Scoring
 from policies.space import Knob, Space
 from records.errors import StudyError
 from records.expression import format_bytes
+from records.machine import NodeRecord
 from records.study import Budget, Environment, Study
 from records.trial import Measured, Policy
 from records.workload import Workload
@@ -47,6 +49,7 @@ def study_section(data: ReportData) -> Section:
         lines=(
             ("study", f"{study.name} ({row.id}), {data.status}, created {row.created_at}"),
             *work_facts(study),
+            *_nodes(data.record.nodes),
             *cards,
             ("space", _space_words(study, space)),
             *question_facts(study, row.strategy, data.scoring),
@@ -150,6 +153,14 @@ def _machine(machine: Environment) -> Iterator[tuple[str, str]]:
     if machine.software:
         listed = ", ".join(f"{name} {version}" for name, version in machine.software.items())
         yield "software", one_line(listed, WORDS_CHARS)
+
+
+def _nodes(nodes: Sequence[NodeRecord]) -> Iterator[tuple[str, str]]:
+    """Yield the nodes of a cluster that the search ran on last, and how they are connected."""
+    topology = topology_words(nodes)
+    if topology is not None:
+        names = ", ".join(node.name for node in nodes if node.used)
+        yield "nodes", one_line(f"{topology}: {names}", WORDS_CHARS)
 
 
 def _space_words(study: Study, space: Space | None) -> str:

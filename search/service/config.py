@@ -10,15 +10,18 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, ValidationError
 
+from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS, LOCAL
 from records.codec import from_document
-from records.errors import Strict, StudyError
+from records.errors import Strict, StudyError, shown, suggestion
 from records.files import read_text
+from records.study import Cluster
 from search.service.auth import KnownToken
 from search.study.study_file import first_fault
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 BUILTIN = "builtin"
+THIS_MACHINE = "this machine"
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 
 
@@ -92,13 +95,27 @@ class OfferedEnvironment(Strict):
     """An environment that studies may be submitted for: a study file, and how many run in parallel.
 
     `study` is a path relative to the configuration; without one it is the built-in study on the
-    machine of the service. Environments with the same `devices` share them.
+    machine of the service. `launcher` and `cluster` come before those of the file. Environments
+    with the same `devices` share them; without a name they are this machine, or the launcher's.
     """
 
     study: str | None = None
     parallel_studies: Positive = 1
-    devices: str = "this machine"
+    devices: str = ""
     description: str = ""
+    launcher: str | None = None
+    cluster: Cluster | None = None
+
+    def __post_init__(self) -> None:
+        if self.launcher is not None and self.launcher not in LAUNCHERS:
+            raise StudyError(
+                f"[environment] launcher {shown(self.launcher)} is unknown; "
+                f"{suggestion(self.launcher, LAUNCHERS)}"
+            )
+        if not self.devices:
+            is_here = self.launcher in {None, LOCAL}
+            devices = THIS_MACHINE if is_here else f"nodes of {self.launcher}"
+            object.__setattr__(self, "devices", devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

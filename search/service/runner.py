@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 
+from evaluator.launchers.cluster.schedulers.catalog import LOCAL
 from records.errors import CclsearchError, EnvironmentFault, StudyError
 from records.store.store import Store
 from search.service.config import OfferedEnvironment
@@ -397,9 +398,11 @@ def _status(study_id: str, records: Store) -> str | None:
 
 
 def _search_outside_service(ours: set[str], records: Store) -> str | None:
-    """Describe a search that the service did not start: it may use any device."""
+    """Describe a search that the service did not start: on this machine it may use any device."""
     for study_id in records.begun_studies():
-        if study_id not in ours and (process := records.holder(study_id)) is not None:
+        if study_id in ours or records.find(study_id).study.launch.launcher != LOCAL:
+            continue
+        if (process := records.holder(study_id)) is not None:
             return f"study {study_id}, which process {process} searches outside the service"
     return None
 

@@ -426,7 +426,9 @@ def status_from(state: State | None, recorded: str) -> str:
 def offered_study(offered: OfferedEnvironment, folder: Path) -> Study:
     """Return the study that an environment starts from; read its file next to the configuration."""
     base = builtin_study(local_environment())
-    return base if offered.study is None else read_study_file(folder / offered.study, base)
+    study = base if offered.study is None else read_study_file(folder / offered.study, base)
+    launch = replace(study.launch, launcher=offered.launcher or study.launch.launcher)
+    return replace(study, launch=launch, cluster=offered.cluster or study.cluster)
 
 
 def check_offered(config: ServiceConfig, folder: Path) -> None:

@@ -17,6 +17,7 @@ from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.breakdown import breakdown
 from evaluator.traces.readers.read import read_traces
 from policies.space import Space
+from records.machine import NodeRecord
 from records.store.store import Store
 from records.study import Budget, Dimension, Measure, Objective, Study
 from records.trial import Config, History, Policy
@@ -82,6 +83,7 @@ class TabularStudy:
     noise_seed: int = 0
     capacity: Capacity = field(default_factory=Capacity)
     study_id: str = "20260101-000000-aaaa"
+    nodes: Callable[[], tuple[NodeRecord, ...]] = tuple
 
     def __post_init__(self) -> None:
         self.evaluator = TabularEvaluator(
@@ -125,6 +127,7 @@ class TabularStudy:
             else proposer,
             capacity=self.capacity,
             clock=self.clock,
+            nodes=self.nodes,
         ).run()
 
     @property

@@ -16,7 +16,7 @@ from evaluator.traces.analysis.collectives import exposures, match, volume, work
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import read_folder, read_traces
-from evaluator.traces.reduction import reduced
+from evaluator.traces.reduction import files_of_ranks, reduced, sampled_ranks
 from records.errors import TraceError
 from tests.support.traces import GLOO, SYNTHETIC, read
 
@@ -101,7 +101,7 @@ def reduce_in(folder, *, whole_ranks):
     done = subprocess.run(
         [
             *(sys.executable, "-P", "-m", "evaluator.traces.reduction"),
-            *(folder, "node0.columns", whole_ranks, "rank*_trace.json.gz"),
+            *(folder, "node0.columns", whole_ranks, "0", "4", "rank*_trace.json.gz"),
         ],
         capture_output=True,
         text=True,
@@ -152,3 +152,25 @@ def test_columns_that_were_cut_or_changed_are_refused(folder, damage):
         read_traces([path])
 
 
+
+
+def test_a_node_touches_the_files_of_its_own_ranks_only(tmp_path):
+    for name in ("rank3_trace.json", "rank4_trace.json", "steps.json", "host_77.trace.json"):
+        (tmp_path / name).touch()
+    (tmp_path / "rank5_trace.json").symlink_to(tmp_path / "steps.json")
+
+    found = files_of_ranks(tmp_path, ["*.json"], range(4, 8))
+
+    assert [file.name for file in found] == ["rank4_trace.json"]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "ranks"),
+    [
+        (4, (0, 1, 2, 3)),
+        (16, (*range(8), 8)),
+        (8192, (*range(8), *range(1024, 8192, 1024))),
+    ],
+)
+def test_whole_traces_are_those_of_one_node_and_of_ranks_far_apart(world_size, ranks):
+    assert sampled_ranks(world_size, 8) == ranks

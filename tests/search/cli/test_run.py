@@ -79,7 +79,7 @@ class Folder:
         return subprocess.Popen(
             [CCLSEARCH, *arguments],
             cwd=self.path,
-            env={"PATH": os.defpath, "TERM": "xterm"},
+            env={"PATH": os.defpath, "TERM": "xterm", **self.environment},
             stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
@@ -174,6 +174,25 @@ def test_an_interruption_ends_with_75_and_a_second_with_130_and_says_how_to_go_o
     if code == 75:
         assert err.startswith("interrupted; every finished trial is recorded\n")
         assert "status: interrupted" in here.run("show").stdout
+
+
+def test_a_job_that_was_preempted_and_requeued_goes_on_with_its_study(here):
+    here.environment = {"SLURM_JOB_ID": "7"}
+    with here.start("run", "-c", "held.toml", "--json") as process:
+        until(process, '"config_decided"')
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT_S)
+    (here.path / "released").touch()
+
+    here.environment = {"SLURM_JOB_ID": "7", "SLURM_RESTART_COUNT": "1"}
+    again = here.run("run", "-c", "held.toml")
+
+    with closing(Store(here.store)) as store:
+        [study] = store.studies()
+        assert len(store.runs(study.id)) == 2
+    words = f"slurm 7 was requeued: the search of study {study.id} goes on"
+    assert words in again.stderr
+    assert again.returncode == 3  # nothing could be measured
 
 
 def test_a_reader_that_leaves_ends_the_search_with_75(here):

@@ -7,6 +7,7 @@ import pytest
 
 from evaluator.timing.decision import Verdict
 from records.errors import StoreBusy
+from records.machine import NodeRecord
 from records.study import Budget
 from records.trial import Config, Failed, FailureKind, Policy
 from search.loop.ports import Proposal
@@ -94,22 +95,34 @@ def test_a_search_ends_when_a_limit_is_reached(tabular, endings, limits, reason,
 
 
 def test_node_hours_are_recorded_over_all_runs_and_end_the_search(tabular):
-    limits = {"max_node_hours": 0.025, "trials": 9, "patience": 9}
-    study = tabular(seconds(*[0.5] * 9), measure=ONCE, budget=budget(**limits))
+    limits = {"max_node_hours": 0.05, "trials": 9, "patience": 9}
+    endings = seconds(*[0.5] * 9)
+    stopped = {**endings, 2: InTurn((Interrupted(), endings[2]))}
+    study = tabular(stopped, measure=ONCE, budget=budget(**limits))
     study.clock = lambda: 20.0 * len(study.launched)
-    study.evaluator.killed_at = 2
     with pytest.raises(KeyboardInterrupt):
         study.run()
-    assert study.store.node_s(study.study_id) == 2 * 20.0
+    held_s = study.store.node_s(study.study_id)
 
-    study.evaluator.killed_at = None
     finding = study.run()
 
-    assert finding.stop_reason == "the limit of 0.025 node-hours leaves no time for another trial"
-    held_s = study.store.node_s(study.study_id)
-    assert held_s == 20.0 * len(study.launched) <= 0.025 * 3600
-    [first, second] = study.store.runs(study.study_id)
-    assert first.node_s + second.node_s == held_s
+    assert held_s == 3 * 20.0
+    assert finding.stop_reason == "the limit of 0.05 node-hours leaves no time for another trial"
+    assert study.store.node_s(study.study_id) == 20.0 * len(study.launched) <= 0.05 * 3600
+    assert [run.node_s for run in study.store.runs(study.study_id)][0] == held_s
+
+
+def test_nodes_that_a_search_is_given_are_recorded_and_slow_ones_named(tabular):
+    study = tabular(seconds(0.5, 0.4), measure=ONCE, budget=budget(trials=2))
+    nodes = (NodeRecord(name="a", switch="s1"), NodeRecord(name="b", slow="it crawls", used=False))
+    study.nodes = lambda: nodes
+
+    study.run()
+
+    assert "NOTICE: node b is slow: it crawls; it is left out" in study.said.getvalue()
+    [run] = study.store.runs(study.study_id)
+    assert run.nodes == nodes
+    assert run.study.environment.topology == "1 node, 1 on switch s1"
 
 
 def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(tabular):

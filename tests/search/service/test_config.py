@@ -22,7 +22,7 @@ from search.service.config import (
     Webhook,
     read_config,
 )
-from search.service.service import check_offered
+from search.service.service import check_offered, offered_study
 
 HEX = "0" * 64
 TOKEN = f'[[token]]\nname = "ann"\nrole = "read"\nsha256 = "{HEX}"\n'
@@ -70,6 +70,11 @@ def test_a_file_says_who_may_come_and_from_where_and_without_one_only_this_machi
         ("[other]", "unknown key 'other'; known are"),
         ("[limits]\nbrust = 1", "[limits] unknown key 'brust'; did you mean 'burst'?"),
         ("[listen", "service.toml"),
+        (
+            '[environment.a]\nlauncher = "slrum"',
+            "[environment] launcher 'slrum' is unknown; did you mean 'slurm'?",
+        ),
+        ("[environment.a.cluster]\nnodes = 0", "[cluster] nodes is 0; it must be at least 1"),
         (WEBHOOK * 2, "two webhooks have the same url"),
         (WEBHOOK.replace("http", "ftp"), "begins with https://"),
     ],
@@ -89,6 +94,27 @@ def test_an_environment_without_a_study_is_told_before_anybody_submits(tmp_path,
     config = read('[environment.gpus]\nstudy = "gpus.toml"')
     with pytest.raises(StudyError, match=r"\[environment.gpus\] .*gpus.toml"):
         check_offered(config, tmp_path)
+
+
+def test_an_environment_names_a_launcher_and_what_it_asks_its_cluster_for(tmp_path, read):
+    text = '[launch]\nlauncher = "ssh"\n[cluster]\npartition = "old"\n'
+    (tmp_path / "gpus.toml").write_text(text, encoding="utf-8")
+    config = read(
+        """
+        [environment.file]
+        study = "gpus.toml"
+        [environment.gpus]
+        study = "gpus.toml"
+        launcher = "slurm"
+        cluster = {partition = "gpu", nodes = 4}
+        """
+    )
+
+    file, gpus = (offered_study(each, tmp_path) for each in config.environment.values())
+
+    assert (file.launch.launcher, file.cluster) == ("ssh", Cluster(partition="old"))
+    assert (gpus.launch.launcher, gpus.cluster) == ("slurm", Cluster(partition="gpu", nodes=4))
+    assert config.environment["gpus"].devices == "nodes of slurm"
 
 
 @given(st.text(max_size=200))

@@ -1,0 +1,302 @@
+"""What a launch on many nodes costs the searching side: simulated agents, real connections.
+
+One process plays the agent of every node: each connects, shows signs of life twice a second while
+the job runs, and then sends the reduced traces of its eight ranks, whose straggler is known. The
+searching side is a process of its own with the launcher and the readers of the product: seconds
+until all agents are connected, from the request until all have begun, and from the end of the job
+until its files are here; then reading the traces and every metric. Bytes are those received,
+memory is the most that the searching process had. `reduce` is what one node does with traces as
+PyTorch's profiler writes them.
+
+    python benchmarks/cluster_scale.py
+    python benchmarks/cluster_scale.py --nodes 1024 --json
+"""
+
+import argparse
+import json
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from threading import Event
+
+from cluster_traces import MadeJob
+from fresh_process import run_fresh
+from generated_events import Style
+from generated_job import Shape
+from generated_traces import generate, steps_for
+
+from evaluator.evaluate import diagnose
+from evaluator.launchers.cluster.allocation import Allocation, agent_zip
+from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
+from evaluator.launchers.cluster.launcher import ClusterLauncher
+from evaluator.launchers.cluster.nodes import Nodes
+from evaluator.launchers.cluster.scheduler import AgentRequest, Gone, JobState, Running
+from evaluator.metrics.base import Evidence
+from evaluator.metrics.registry import measure_all
+from evaluator.ports import Job
+from evaluator.rank.protocol import Ended, RankExit
+from evaluator.traces.readers.files import STANDARD_LIMITS
+from evaluator.traces.readers.read import read_folder
+from records.study import Cluster
+
+NODE_COUNTS = (64, 256, 1024)
+JOB_S = 10.0
+BEAT_S = 0.5
+STRAGGLER = 11
+PIECE_BYTES = 1 << 20
+MB = 1e6
+EVENTS_OF_RANK = 100_000
+
+
+class Simulated:
+    """A scheduler whose nodes are played by one process."""
+
+    carries_files = True
+
+    def __init__(self, job: MadeJob) -> None:
+        self._job = job
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def missing(self) -> str | None:
+        return None
+
+    def facts(self) -> Mapping[str, str]:
+        return {}
+
+    def submit(self, request: AgentRequest) -> str:
+        meeting = next(text for name, text in request.files.items() if name == request.command[-1])
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, "play", str(self._job.node_count)], stdin=subprocess.PIPE
+        )
+        assert self._process.stdin
+        self._process.stdin.write(meeting)
+        self._process.stdin.close()
+        return request.name
+
+    def find(self, name: str) -> str | None:  # noqa: ARG002 - nothing is left of any before
+        return None
+
+    def state(self, job: str) -> JobState:  # noqa: ARG002 - there is one
+        return Running() if self._process else Gone("ended", "it ended")
+
+    def cancel(self, job: str) -> None:  # noqa: ARG002 - there is one
+        if self._process:
+            self._process.send_signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+
+@dataclass(slots=True, kw_only=True)
+class PlayedNode:
+    """One agent: its connection, what it will send, and the launch that it is in."""
+
+    number: int
+    channel: Channel
+    files: bytes
+    ranks: Sequence[int]
+    launch: int | None = None
+    ends_s: float = 0.0
+
+    def fileno(self) -> int:
+        return self.channel.fileno()
+
+    def answer(self) -> None:
+        """Do what the search asks for."""
+        message, _ = self.channel.receive()
+        match message:
+            case {"do": "clock"}:
+                self.channel.send({"said": "clock", "now_s": time.time()})
+            case {"do": "port"}:
+                self.channel.send({"said": "port", "port": 1})
+            case {"do": "launch", "id": int(number)}:
+                self.launch, self.ends_s = number, time.monotonic() + JOB_S
+                self.channel.send({"said": "begun", "id": number})
+
+    def go_on(self, now_s: float) -> None:
+        """Show signs of life, or end the launch."""
+        if self.launch is None:
+            self.channel.send({"said": "beat"})
+        elif now_s < self.ends_s:
+            beat = {"is_in_step": True, "longest_step_s": 0.2, "silent_s": 0.1}
+            self.channel.send({"said": "beat", "id": self.launch, **beat})
+        else:
+            for start in range(0, len(self.files), PIECE_BYTES):
+                piece = self.files[start : start + PIECE_BYTES]
+                self.channel.send({"said": "files", "id": self.launch}, piece)
+            exits = tuple(RankExit(rank=rank, status=0) for rank in self.ranks)
+            ended = Ended(reason="finished", wall_s=JOB_S, ranks=exits)
+            self.channel.send({"said": "ended", "id": self.launch, "ended": asdict(ended)})
+            self.launch = None
+
+
+def play(node_count: int) -> None:
+    """Play the agents of all nodes; the meeting comes in at standard input."""
+    raise_file_limit()
+    meeting = Meeting.of(sys.stdin.read())
+    job = MadeJob(node_count=node_count, straggler=STRAGGLER)
+    version = sha256(agent_zip()).hexdigest()
+    nodes = []
+    with selectors.DefaultSelector() as selector:
+        for number in range(node_count):
+            channel = Channel.to("127.0.0.1", meeting.port, meeting.secret, 60.0)
+            hello = {
+                "name": meeting.name,
+                "node": f"n{number}",
+                "address": channel.own_address,
+                "interface": None,
+                "version": version,
+                "python": "3.12",
+                "core_count": 64,
+                "memory_bytes": 1 << 40,
+                "gpus": [],
+            }
+            channel.send({"said": "hello", **hello})
+            first = number * job.ranks_per_node
+            node = PlayedNode(
+                number=number,
+                channel=channel,
+                files=packed(job, number),
+                ranks=range(first, first + job.ranks_per_node),
+            )
+            nodes.append(node)
+            selector.register(node, selectors.EVENT_READ, node)
+        next_s = time.monotonic()
+        with suppress(ChannelLost):
+            while True:
+                for key, _ in selector.select(max(0.0, next_s - time.monotonic())):
+                    key.data.answer()
+                if time.monotonic() >= next_s:
+                    next_s = time.monotonic() + BEAT_S
+                    for node in nodes:
+                        node.go_on(time.monotonic())
+
+
+def packed(job: MadeJob, number: int) -> bytes:
+    """What a node sends: an archive with its reduced traces."""
+    content = BytesIO()
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(mode="w", fileobj=content) as tar:
+        path = job.write(number, Path(folder))
+        tar.add(path, path.name)
+    return content.getvalue()
+
+
+def raise_file_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def own_peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB
+
+
+def own_cpu_s() -> float:
+    spent = os.times()
+    return spent.user + spent.system
+
+
+def search(node_count: int) -> dict[str, float]:
+    """Be the searching side of one launch; gives what it took."""
+    made = MadeJob(node_count=node_count, straggler=STRAGGLER)
+    told: dict[str, float] = {"nodes": node_count, "ranks": made.world_size}
+    with tempfile.TemporaryDirectory() as root:
+        allocation = Allocation(
+            Simulated(made),
+            Cluster(start_limit_s=600.0),
+            Nodes(count=node_count, ranks_per_node=made.ranks_per_node),
+            study_id="scale",
+            root=Path(root),
+        )
+        launcher = ClusterLauncher(allocation, {}, 1)
+        workdir = Path(root, "job")
+        workdir.mkdir()
+        job = Job(argv=("true",), world_size=made.world_size, files={}, timeout_s=600.0)
+        began_s = time.monotonic()
+        allocation.agents(Event(), lambda _phase: None)
+        told["connect_s"] = time.monotonic() - began_s
+        began_s, cpu_s = time.monotonic(), own_cpu_s()
+        result = launcher.run(job, workdir, lambda _phase: None)
+        assert result.reason == "finished", result
+        told["launch_and_files_s"] = time.monotonic() - began_s - JOB_S
+        told["launch_cpu_s"] = own_cpu_s() - cpu_s
+        told["received_mb"] = sum(path.stat().st_size for path in workdir.iterdir()) / MB
+        told["launch_peak_mb"] = own_peak_mb()
+        allocation.close()
+        began_s = time.monotonic()
+        traces = read_folder(workdir, limits=STANDARD_LIMITS, use_cache=False)
+        told["read_s"] = time.monotonic() - began_s
+        began_s, evidence = time.monotonic(), Evidence(traces=traces)
+        told["metrics"] = len(measure_all(evidence).values)
+        found = diagnose(evidence)
+        told["measure_s"] = time.monotonic() - began_s
+        told["peak_mb"] = own_peak_mb()
+        assert found is not None
+        assert found.straggler == STRAGGLER, found.straggler
+    return told
+
+
+def reduce() -> dict[str, float]:
+    """Reduce what a profiler writes of one node; gives what it took."""
+    shape = Shape(ranks=8)
+    shape = Shape(ranks=8, steps=steps_for(shape, EVENTS_OF_RANK))
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder), shape, Style())
+        cost = run_fresh(
+            [
+                *(sys.executable, "-P", "-m", "evaluator.traces.reduction"),
+                *(folder, "node0.columns", "", "0", "8", "rank*_trace.json"),
+            ]
+        )
+    done = json.loads(cost.output)
+    return {
+        "reduced": done["reduced_count"],
+        "before_mb": done["bytes_before"] / MB,
+        "after_mb": done["bytes_after"] / MB,
+        "cpu_s": cost.cpu_s,
+        "wall_s": cost.wall_s,
+        "peak_mb": cost.peak_bytes / MB,
+    }
+
+
+def main() -> None:
+    match sys.argv[1:2]:
+        case ["play"]:
+            play(int(sys.argv[2]))
+        case ["search"]:
+            print(json.dumps(search(int(sys.argv[2]))))
+        case ["reduce"]:
+            print(json.dumps(reduce()))
+        case _:
+            report()
+
+
+def report() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, nargs="*", default=NODE_COUNTS)
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args()
+    stages = [*(("search", str(count)) for count in asked.nodes), ("reduce",)]
+    rows = {}
+    for words in stages:
+        cost = run_fresh([sys.executable, __file__, *words])
+        rows[" ".join(words)] = json.loads(cost.output)
+        if not asked.json:
+            shown = ", ".join(f"{k} {v:,.4g}" for k, v in rows[" ".join(words)].items())
+            print(f"{words[0]}: {shown}", flush=True)
+    if asked.json:
+        print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -32,16 +32,16 @@ from pathlib import Path
 from threading import Event
 
 from cluster_traces import MadeJob
+from evaluator.launchers.cluster.allocation import Allocation, agent_zip
+from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
+from evaluator.launchers.cluster.launcher import ClusterLauncher
+from evaluator.launchers.cluster.nodes import Nodes
 from fresh_process import run_fresh
 from generated_events import Style
 from generated_job import Shape
 from generated_traces import generate, steps_for
 
 from evaluator.evaluate import diagnose
-from evaluator.launchers.cluster.allocation import Allocation, agent_zip
-from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
-from evaluator.launchers.cluster.launcher import ClusterLauncher
-from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.scheduler import AgentRequest, Gone, JobState, Running
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
@@ -70,12 +70,15 @@ class Simulated:
         self._process: subprocess.Popen[bytes] | None = None
 
     def missing(self) -> str | None:
+        """Nothing is."""
         return None
 
     def facts(self) -> Mapping[str, str]:
+        """There are none."""
         return {}
 
     def submit(self, request: AgentRequest) -> str:
+        """Start the process that plays the nodes."""
         meeting = next(text for name, text in request.files.items() if name == request.command[-1])
         self._process = subprocess.Popen(
             [sys.executable, __file__, "play", str(self._job.node_count)], stdin=subprocess.PIPE
@@ -86,12 +89,15 @@ class Simulated:
         return request.name
 
     def find(self, name: str) -> str | None:  # noqa: ARG002 - nothing is left of any before
+        """Find nothing."""
         return None
 
     def state(self, job: str) -> JobState:  # noqa: ARG002 - there is one
+        """It runs while its process does."""
         return Running() if self._process else Gone("ended", "it ended")
 
     def cancel(self, job: str) -> None:  # noqa: ARG002 - there is one
+        """Kill the process."""
         if self._process:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -110,6 +116,7 @@ class PlayedNode:
     ends_s: float = 0.0
 
     def fileno(self) -> int:
+        """What becomes readable when the search asks for something."""
         return self.channel.fileno()
 
     def answer(self) -> None:

@@ -180,8 +180,8 @@ class Budget(Strict):
 
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
     may be four for each trial and 16. `max_node_hours` limits how long the nodes are held, added up
-    over them and over all runs of the study. `max_tokens` and `max_cost_usd` limit what the model may be
-    asked: beyond them the search continues without it.
+    over them and over all runs of the study. `max_tokens` and `max_cost_usd` limit what the model
+    may be asked: beyond them the search continues without it.
     """
 
     trials: int = 15

@@ -183,7 +183,7 @@ def main() -> None:
     ranks = range(int(first), int(first) + int(count))
     files = files_of_ranks(Path(folder), patterns, ranks)
     whole = [int(rank) for rank in whole_ranks.split(",") if rank]
-    print(json.dumps(asdict(reduce_files(files, Path(folder, name), whole))))
+    sys.stdout.write(json.dumps(asdict(reduce_files(files, Path(folder, name), whole))))
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def _exchanges(node: int, count: int, *, on_gpu: bool) -> dict[str, float]:
 
 
 def ring(count: int) -> list[list[tuple[int, int]]]:
-    """Return the pairs of neighbours in a ring of nodes, in turns: a node is in one pair of each."""
+    """Return the pairs of neighbours in a ring, in turns: a node is in one pair of each turn."""
     turns = [[(n, n + 1) for n in range(start, count - 1, 2)] for start in (0, 1)]
     closing = (0, count - 1)
     if count > 2:

@@ -100,11 +100,8 @@ def apply_entry(db: Database, study_id: str, kind: str, text: str) -> None:
             _change(db, study_id, status=status, summary=summary, study=changed)
         case StudyLabelled(labels=labels):
             _change(db, study_id, labels=to_json(labels))
-        case RunBegan(run=run):
-            _change(db, study_id, status="running")
-            _insert(db, "runs", {"study_id": study_id, "run": to_json(run)})
-        case NodesHeld(node_s=node_s):
-            _hold_nodes(db, study_id, node_s)
+        case RunBegan() | NodesHeld() as entry:
+            _run(db, study_id, entry)
         case PendingTrial() as pending:
             _begin(db, study_id, pending, text)
         case RepeatsFinished(repeats=repeats):
@@ -136,12 +133,16 @@ def _change(db: Database, study_id: str, **changes: str | None) -> None:
             db.execute(f"update studies set {column} = ? where id = ?", [value, study_id])
 
 
-def _hold_nodes(db: Database, study_id: str, node_s: float) -> None:
-    db.execute(
-        "update runs set run = json_set(run, '$.node_s', ?) where rowid = "
-        "(select max(rowid) from runs where study_id = ?)",
-        [node_s, study_id],
-    )
+def _run(db: Database, study_id: str, entry: RunBegan | NodesHeld) -> None:
+    """Record that a run began, or for how long the last one has held nodes."""
+    match entry:
+        case RunBegan(run=run):
+            _change(db, study_id, status="running")
+            _insert(db, "runs", {"study_id": study_id, "run": to_json(run)})
+        case NodesHeld(node_s=node_s):
+            last = "(select max(rowid) from runs where study_id = ?)"
+            changed = "json_set(run, '$.node_s', ?)"
+            db.execute(f"update runs set run = {changed} where rowid = {last}", [node_s, study_id])
 
 
 def _count(db: Database, study_id: str, **counts: int) -> None:

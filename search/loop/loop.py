@@ -75,9 +75,7 @@ class Search:
         topology = study.environment.topology or topology_words(nodes)
         study = replace(study, environment=replace(study.environment, topology=topology))
         prepared = replace(runner.prepared, study=study)
-        return replace(
-            self, trial_runner=replace(runner, prepared=prepared, left_s=limit.left_s)
-        )
+        return replace(self, trial_runner=replace(runner, prepared=prepared, left_s=limit.left_s))
 
     def _finding(self, limit: TimeLimit) -> StudyResult:
         """Search, conclude, and return what was found."""

@@ -57,9 +57,7 @@ def judged(nodes: Sequence[NodeRecord], folder: Path) -> tuple[NodeRecord, ...]:
         median_low(products_s) if products_s else 0.0,
         median_low(exchanges_s) if exchanges_s else 0.0,
     )
-    return tuple(
-        _judged(node, found.get(number), *usual) for number, node in enumerate(nodes)
-    )
+    return tuple(_judged(node, found.get(number), *usual) for number, node in enumerate(nodes))
 
 
 def _judged(

@@ -238,9 +238,7 @@ class Cells(Table):
         profiled = [np.isin(steps, own) if own.size else steps < 0 for own in numbers]
         # By group and step: every cell times every rank is too much for thousands of ranks.
         members = self.calls.groups.members.astype(np.int32)
-        expected = (members @ np.stack(profiled).astype(np.int32))[
-            self.calls.group_id[first], step
-        ]
+        expected = (members @ np.stack(profiled).astype(np.int32))[self.calls.group_id[first], step]
         equal = (callers == expected) & (fewest == most)
         even: NDArray[np.bool_] = np.where(self.numbered[first], most == 1, equal)
         return even
@@ -630,9 +628,7 @@ def bandwidths(traces: TraceSet, matches: Matches) -> Bandwidths:
     """Bandwidths of the matched instances that state their size and group and take time."""
     start_ns, end_ns = matches.times_ns(traces)
     matched = matches.instance >= 0
-    time_ns, _ = extremes(
-        matches.instance[matched], (end_ns - start_ns)[matched], matches.count
-    )
+    time_ns, _ = extremes(matches.instance[matched], (end_ns - start_ns)[matched], matches.count)
     known = (matches.bytes > 0) & (matches.group_size > 1) & (time_ns > 0)
     kept = np.flatnonzero(known & matches.doing(*TIMED))
     kind, size = matches.kind[kept], matches.bytes[kept].astype(np.float64)

@@ -152,8 +152,6 @@ def test_columns_that_were_cut_or_changed_are_refused(folder, damage):
         read_traces([path])
 
 
-
-
 def test_a_node_touches_the_files_of_its_own_ranks_only(tmp_path):
     for name in ("rank3_trace.json", "rank4_trace.json", "steps.json", "host_77.trace.json"):
         (tmp_path / name).touch()

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from records.errors import StudyError
+from records.study import Cluster
 from search.client import client
 from search.service.app import app_of
 from search.service.auth import KnownToken, Role

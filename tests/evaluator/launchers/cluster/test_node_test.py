@@ -109,10 +109,14 @@ def test_each_node_exchanges_with_two_neighbours_and_one_at_a_time(count):
     [
         ([], None),
         ([{}], "1 node"),
-        ([{"switch": "s1"}, {"switch": "s2"}, {"switch": "s1"}],
-         "3 nodes, 2 on switch s1, 1 on switch s2"),
-        ([{"gpus": ("H100",) * 8, "interface": "ib0"}] * 2,
-         "2 nodes, each with 8 x H100, connected by ib0"),
+        (
+            [{"switch": "s1"}, {"switch": "s2"}, {"switch": "s1"}],
+            "3 nodes, 2 on switch s1, 1 on switch s2",
+        ),
+        (
+            [{"gpus": ("H100",) * 8, "interface": "ib0"}] * 2,
+            "2 nodes, each with 8 x H100, connected by ib0",
+        ),
         ([{"switch": "s1"}, {"switch": "s9", "used": False}], "1 node, 1 on switch s1"),
     ],
 )

@@ -77,7 +77,7 @@ NodeHoursOption = Annotated[
         metavar="HOURS",
         min=0.001,
         help="Nodes times hours that they are held, in all runs of the study; trials end while the "
-        "final still has time. [default: no limit]",
+        "final still has time. [default: the study's]",
     ),
 ]
 

@@ -238,8 +238,10 @@ def read_profiles(result: JobResult, profiled_steps: int) -> "TraceSet":
     paths = sorted(result.workdir.glob("node*.columns"))
     own = (result.workdir / f"rank{rank.rank}_trace.json" for rank in result.ranks)
     traces = read_traces([*(path for path in own if not paths or path.exists()), *paths])
-    if missing := {rank.rank for rank in result.ranks} - {trace.rank for trace in traces.ranks}:
-        raise TraceError(result.workdir, f"holds no trace of rank {min(missing)}")
+    present = {trace.rank for trace in traces.ranks}
+    missing = next((rank.rank for rank in result.ranks if rank.rank not in present), None)
+    if missing is not None:
+        raise TraceError(result.workdir, f"holds no trace of rank {missing}")
     for path, trace in zip(traces.files, traces.ranks, strict=True):
         step_count = trace.steps.number.size
         if step_count != profiled_steps:

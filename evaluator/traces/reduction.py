@@ -88,8 +88,9 @@ def _unlisted(group: RankGroup, world_size: int | None) -> RankGroup:
 
 def _peak(memory: MemoryUse) -> MemoryUse | None:
     """The moment of the most memory."""
-    highest: NDArray[np.int64] = memory.allocated_bytes.argmax(keepdims=True)
-    return memory.select(highest) if memory.count else None
+    if not memory.count:
+        return None
+    return memory.select(np.array([memory.allocated_bytes.argmax()], np.int64))
 
 
 def write_reduced(traces: Sequence[RankTrace], target: Path) -> None:

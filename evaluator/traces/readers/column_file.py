@@ -81,8 +81,7 @@ def read_header(file: BufferedIOBase) -> CacheHeader:
 
 def read_columns(file: BufferedIOBase, header: CacheHeader) -> tuple[RankTrace, ...]:
     """Read what follows the header. Raises OSError, ValueError when it is not what was written."""
-    in_memory = isinstance(file, BytesIO)
-    size = file.getbuffer().nbytes if in_memory else os.fstat(file.fileno()).st_size
+    size = file.getbuffer().nbytes if isinstance(file, BytesIO) else os.fstat(file.fileno()).st_size
     left = size - file.tell()
     checksum = _checksum(header.traces)
 

@@ -84,7 +84,7 @@ class _Waits(Table):
 
     def of_instances(self, values: NDArray[np.generic]) -> NDArray[np.float64]:
         """The sum of values over each instance, shape (calls,): that of the instance of a call."""
-        sums: NDArray[np.float64] = np.bincount(self.instance, values.astype(np.float64))
+        sums = np.bincount(self.instance, values.astype(np.float64)).astype(np.float64)
         return sums[self.instance]
 
     def of_ranks(self, values: NDArray[np.generic] | None, count: int) -> NDArray[np.float64]:

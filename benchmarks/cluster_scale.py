@@ -32,16 +32,16 @@ from pathlib import Path
 from threading import Event
 
 from cluster_traces import MadeJob
-from evaluator.launchers.cluster.allocation import Allocation, agent_zip
-from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
-from evaluator.launchers.cluster.launcher import ClusterLauncher
-from evaluator.launchers.cluster.nodes import Nodes
 from fresh_process import run_fresh
 from generated_events import Style
 from generated_job import Shape
 from generated_traces import generate, steps_for
 
 from evaluator.evaluate import diagnose
+from evaluator.launchers.cluster.allocation import Allocation, agent_zip
+from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
+from evaluator.launchers.cluster.launcher import ClusterLauncher
+from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.scheduler import AgentRequest, Gone, JobState, Running
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all

@@ -10,11 +10,11 @@ from typing import Annotated, TypeAlias
 
 from pydantic import Field, ValidationError
 
-from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS, LOCAL
+from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS
 from records.codec import from_document
 from records.errors import Strict, StudyError, shown, suggestion
 from records.files import read_text
-from records.study import Cluster
+from records.study import LOCAL, Cluster
 from search.service.auth import KnownToken
 from search.study.study_file import first_fault
 

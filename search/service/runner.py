@@ -18,9 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock, Thread
 
-from evaluator.launchers.cluster.schedulers.catalog import LOCAL
 from records.errors import CclsearchError, EnvironmentFault, StudyError
 from records.store.store import Store
+from records.study import LOCAL
 from search.service.config import OfferedEnvironment
 from search.service.queue import Delivery, RunTable, State, Submitted
 from search.settings import search_environment

@@ -275,7 +275,8 @@ class Cluster(Strict):
     scheduler is asked for. `queue_limit_s` is the longest wait for nodes, `start_limit_s` that for
     agents on them. `search_host` is the name by which nodes reach this machine, `python` what runs
     the agent on a node; None for the same as here. `options` go to the scheduler as they are;
-    `address` is that of its server, `executor` the scheduler below PSI/J.
+    `address` is that of its server, `executor` the scheduler below PSI/J. `runtime` is what pods
+    are made from, and `volume_claim` what holds `shared_dir` in them.
     """
 
     nodes: int | None = None
@@ -290,6 +291,8 @@ class Cluster(Strict):
     image: str | None = None
     address: str | None = None
     executor: str | None = None
+    runtime: str | None = None
+    volume_claim: str | None = None
     options: tuple[str, ...] = ()
     time_limit_s: float | None = None
     queue_limit_s: float = 3600.0

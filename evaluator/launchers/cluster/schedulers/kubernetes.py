@@ -210,7 +210,9 @@ def _pod_patch(cluster: Cluster, request: AgentRequest) -> Any:
     from kubeflow.trainer import options as sdk
 
     others = {"labelSelector": {"matchLabels": {OF_JOB: request.name}}, "topologyKey": HOST}
-    affinity = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}}
+    affinity: dict[str, Any] = {
+        "podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [others]}
+    }
     if cluster.exclude:
         term = {"key": HOST, "operator": "NotIn", "values": list(cluster.exclude)}
         terms = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}

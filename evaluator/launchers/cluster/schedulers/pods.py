@@ -96,8 +96,8 @@ def _ends(pod: Object) -> Iterator[Gone]:
     status, name = pod["status"], pod["metadata"]["name"]
     for condition in status.get("conditions", ()):
         if condition["type"] == "DisruptionTarget" and _holds(condition):
-            kind = DISRUPTIONS.get(condition.get("reason", ""), "preempted")
-            yield Gone(kind, f"{name}: {_words(condition)}")
+            disruption = DISRUPTIONS.get(condition.get("reason", ""), "preempted")
+            yield Gone(disruption, f"{name}: {_words(condition)}")
     if status.get("reason") == "Evicted":
         yield Gone("preempted", f"{name}: {_words(status)}")
     if status.get("reason") in NODE_LOST:

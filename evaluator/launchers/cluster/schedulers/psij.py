@@ -165,7 +165,7 @@ class Psij:
             if self._executor is None:
                 name = self._cluster.executor
                 known = sorted(psij.JobExecutor.get_executor_names())
-                if name not in known:
+                if name is None or name not in known:
                     wrong = f"is {name!r}" if name else "is not given"
                     raise SchedulerError(
                         f"[cluster] executor {wrong}; {suggestion(name or '', known)}"
@@ -194,8 +194,10 @@ def job_state(state: str, words: str, ends_in_s: float | None) -> JobState:
             return Running(ends_in_s=ends_in_s)
         case "CANCELED":
             return Gone("cancelled", words or "cancelled")
-    kind = next((kind for text, kind in CAUSES if text in words.lower()), "ended")
-    return Gone(kind, words or state.lower())
+    for text, kind in CAUSES:
+        if text in words.lower():
+            return Gone(kind, words)
+    return Gone("ended", words or state.lower())
 
 
 def _config(executor: str) -> "psij.JobExecutorConfig | None":

@@ -3,6 +3,8 @@
 # make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
 # make frameworks    each framework's recipe against its own parser, and small searches on CPUs, in
 #             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
+# make torches    every parallelism on 4 ranks with older versions of torch, in environments in
+#             build/torches; TORCHES="2.6.0 2.8.0" for others
 # make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000,
 #             make docs-links checks links to other sites, which needs a network
 #
@@ -20,7 +22,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/environments.toml)
 
-.PHONY: run test e2e frameworks check lint types layers docs docs-serve docs-links clean
+TORCHES ?= 2.6.0 2.9.1 $(shell sed -n 's/^torch==//p' constraints.txt)
+
+.PHONY: run test e2e frameworks torches check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -36,6 +40,9 @@ frameworks: $(VENV)/.installed
 	for name in $(FRAMEWORKS); do \
 	    $(BIN)/python benchmarks/frameworks/run.py $$name || failed=1; \
 	done; test -z "$$failed"
+
+torches: $(VENV)/.installed
+	$(BIN)/python benchmarks/torches.py $(TORCHES)
 
 check: lint types layers docs test
 
@@ -77,7 +84,7 @@ endif
 	touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --editable ".[builtin]"
 	touch $@
 
 $(VENV)/.installed-dev: $(VENV)/.installed

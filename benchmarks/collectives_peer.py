@@ -33,7 +33,8 @@ from scipy.stats import binom
 
 from evaluator.machine import mpirun_command, mpirun_environment
 from evaluator.rank.job import DeviceKind
-from evaluator.rank.main import pin_to_cores, read_rank_numbers
+from evaluator.rank.main import pin_to_cores
+from evaluator.rank.protocol import read_rank_numbers
 from evaluator.workloads.collectives.adapters import CommAdapter
 from evaluator.workloads.collectives.operations import (
     AdapterName,

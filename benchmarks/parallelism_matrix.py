@@ -148,9 +148,12 @@ def _degrees(axes: Sequence[str], world_size: int) -> dict[str, Value]:
 class Matrix:
     """Launches layouts and compares them with the single process on the same model."""
 
-    def __init__(self, launcher: LocalLauncher, timed_steps: int) -> None:
+    def __init__(
+        self, launcher: LocalLauncher, timed_steps: int, python: str | None = None
+    ) -> None:
         self._launcher = launcher
         self._timed_steps = timed_steps
+        self._python = python
         self._references: dict[Workload, tuple[float, ...]] = {}
 
     def row(self, axes: str, config: dict[str, Value]) -> Row:
@@ -184,6 +187,7 @@ class Matrix:
         return replace(
             study,
             workload=replace(model, layer_count=max(4, stages)),
+            launch=replace(study.launch, python=self._python),
             measure=replace(
                 study.measure,
                 warmup_steps=1,
@@ -223,6 +227,7 @@ class Matrix:
                     world_size=job.world_size,
                     files={"job.json": json.dumps(asdict(job))},
                     modules=MODULES,
+                    python=self._python,
                     timeout_s=TIMEOUT_S,
                 ),
                 Path(folder),
@@ -275,10 +280,11 @@ def main() -> None:
     parser.add_argument("--world-sizes", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--steps", type=int, default=5, help="timed steps, after one to warm up")
     parser.add_argument("--axes", nargs="+", choices=AXES, help="only rows with all of these")
+    parser.add_argument("--python", help="Python with the torch of the ranks; that of cclsearch")
     parser.add_argument("--json", type=Path, help="write the rows to this file as well")
     options = parser.parse_args()
     launcher = LocalLauncher({"PATH": f"{Path(sys.executable).parent}:{os.defpath}"}, 1)
-    matrix = Matrix(launcher, options.steps)
+    matrix = Matrix(launcher, options.steps, options.python)
     rows: list[Row] = []
     try:
         for world_size in options.world_sizes:
@@ -290,7 +296,8 @@ def main() -> None:
         launcher.close()
     print(table(rows))
     if options.json is not None:
-        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+        documents = [{**asdict(row), "is_right": row.is_right} for row in rows]
+        options.json.write_text(json.dumps(documents, indent=1))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import math
 import os
 import shutil
 import statistics
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
+from evaluator.job_python import LEAST_TORCH, ask_python, torch_release
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
@@ -259,24 +261,28 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
 _SLURM = ("sbatch", "srun", "squeue", "scancel")
 
 
-def torch_backends() -> CheckResult:
-    """The version of torch and the communication libraries in it."""
-    # Imported here: it takes seconds, and nothing else in this process needs it.
-    import torch
-    import torch.distributed as dist
+NO_TORCH = (
+    "only the built-in trainer and the collective benchmark need it: "
+    'pip install "cclsearch[builtin]", or name a Python that has it (--python)'
+)
 
-    if not dist.is_available():
-        detail = f"{torch.__version__}, built without torch.distributed"
-        remedy = "install a build of torch with torch.distributed"
-        return missing("torch", detail, remedy, needed=True)
-    built_in = {
-        "gloo": dist.is_gloo_available(),
-        _nccl_name(): dist.is_nccl_available(),
-        "MPI": dist.is_mpi_available(),
-    }
-    present = ", ".join(name for name, there in built_in.items() if there)
-    detail = f"{torch.__version__} with {present or 'no backend'}"
-    if dist.is_gloo_available():
+
+def torch_backends(python: str | None = None) -> CheckResult:
+    """The torch that ranks run, in our Python or another, and its communication libraries."""
+    try:
+        found = ask_python(python or sys.executable, "torch")
+    except EnvironmentFault as fault:
+        return missing("torch", str(fault), "install it again there", needed=python is not None)
+    version, of = found.packages.get("torch"), f"{found.python}{f' ({python})' if python else ''}"
+    if version is None:
+        return missing("torch", f"not in {of}", NO_TORCH, needed=python is not None)
+    backends = found.backends or {}
+    present = ", ".join(" ".join(filter(None, each)) for each in backends.items())
+    detail = f"{version} with {present or 'no backend'}, {of}"
+    if (torch_release(python) or LEAST_TORCH) < LEAST_TORCH:
+        least = ".".join(map(str, LEAST_TORCH))
+        return missing("torch", detail, f"ranks need {least} or later", needed=True)
+    if "gloo" in backends:
         return ok("torch", detail, needed=True)
     return missing("torch", detail, "install a build of torch with gloo", needed=True)
 
@@ -323,15 +329,6 @@ def containers(root: Path = Path("/")) -> CheckResult:
         return ok("containers", f"{found}, control groups writable")
     remedy = "limits on ranks come from rlimits; nothing needs to be done"
     return warn("containers", f"{found}, control groups read-only", remedy)
-
-
-def _nccl_name() -> str:
-    import torch
-
-    if not torch.distributed.is_nccl_available():
-        return "NCCL"
-    version = torch.cuda.nccl.version()  # type: ignore[no-untyped-call] # torch has no types here
-    return f"NCCL {'.'.join(map(str, version))}"
 
 
 def _tool(subject: str, names: tuple[str, ...], remedy: str) -> CheckResult:

@@ -17,13 +17,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib.metadata import PackageNotFoundError, distribution, distributions
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
 import psutil
 
+from evaluator.job_python import JobPython, ask_python, own_python
 from evaluator.rank.protocol import cpu_model
 from records.errors import EnvironmentFault
 from records.machine import Checkout, Conditions, Gpu, GpuConditions, Machine
@@ -58,7 +59,6 @@ SOFTWARE = (
     *("flash-attn*", "vllm", "sglang"),
 )
 """Packages that decide how fast a job is."""
-_TORCH_FACT = re.compile(r"^(cuda|hip|git_version)\b[^=\n]*= *'([^'\n]{1,100})'", re.MULTILINE)
 
 
 def local_environment() -> Environment:
@@ -236,13 +236,19 @@ def _container(root: Path) -> str | None:
 
 
 def describe_machine(
-    script: Path, seen: Mapping[str, str], image: str | None, root: Path = Path("/")
+    script: Path,
+    seen: Mapping[str, str],
+    image: str | None,
+    root: Path = Path("/"),
+    python: str | None = None,
 ) -> Machine:
     """Return the machine, mounted at `root`, with what was installed when it is asked.
 
-    `script` is the folder of what is launched, `seen` the environment that every job has.
+    `script` is the folder of what is launched, `seen` the environment that every job has, `python`
+    the Python of the ranks where it is not ours.
     """
-    found, packages, system = this_machine(script, root), _packages(), platform.system()
+    installed = own_python() if python is None else ask_python(python)
+    found, packages, system = this_machine(script, root), installed.packages, platform.system()
     with suppress(OSError, KeyError):
         system = platform.freedesktop_os_release()["PRETTY_NAME"]
     return Machine(
@@ -250,8 +256,8 @@ def describe_machine(
         system=system,
         kernel=found.kernel,
         libc=" ".join(filter(None, platform.libc_ver())) or None,
-        python=f"{platform.python_implementation()} {platform.python_version()}",
-        version=packages.get("cclsearch", "unknown"),
+        python=installed.python,
+        version=_own_version(),
         # Installed, we may lie inside of a tree that is not ours.
         cclsearch=checkout(OUR_FOLDER) if (OUR_FOLDER / ".git").exists() else None,
         script=checkout(script),
@@ -265,7 +271,7 @@ def describe_machine(
         gpus=local_gpus(),
         container=found.container,
         image=image,
-        software=_software(packages),
+        software=_software(installed),
         packages=packages,
         environment={
             name: value
@@ -275,33 +281,20 @@ def describe_machine(
     )
 
 
-def _packages() -> Mapping[str, str]:
-    """Version of every package that our Python finds; of two of a name the one it would import."""
-    found: dict[str, str] = {}
-    for each in distributions():
-        name = each.metadata["Name"]
-        if name and each.version:
-            found.setdefault(name.lower().replace("_", "-"), each.version)
-    return dict(sorted(found.items()))
+def _own_version() -> str:
+    try:
+        return version("cclsearch")
+    except PackageNotFoundError:
+        return "unknown"
 
 
-def _software(packages: Mapping[str, str]) -> Mapping[str, str]:
+def _software(installed: JobPython) -> Mapping[str, str]:
     wanted = {
-        name: version
-        for name, version in packages.items()
+        name: text
+        for name, text in installed.packages.items()
         if any(fnmatchcase(name, pattern) for pattern in SOFTWARE)
     }
-    return {**wanted, **{f"torch {name}": fact for name, fact in _torch_facts().items()}}
-
-
-def _torch_facts() -> Mapping[str, str]:
-    """What torch was built with, from its own file: to import it takes seconds."""
-    try:
-        path = distribution("torch").locate_file("torch/version.py")
-        text = Path(str(path)).read_text(encoding="utf-8", errors="replace")
-    except (PackageNotFoundError, OSError):
-        return {}
-    return dict(_TORCH_FACT.findall(text))
+    return {**wanted, **{f"torch {name}": fact for name, fact in installed.torch_facts.items()}}
 
 
 def file_text(path: Path) -> str:
@@ -422,7 +415,9 @@ def torchrun_command(
     On several nodes torchrun reads from its environment how many ranks each has.
     """
     ranks = ("--standalone", f"--nproc-per-node={world_size}") if node_count == 1 else ()
-    return (program[0], "-P", "-m", "torch.distributed.run", *ranks, "--no-python", *program)
+    own_flags = ("-P",) if "-P" in program else ()  # Python 3.10 does not have it
+    torchrun = (program[0], *own_flags, "-m", "torch.distributed.run")
+    return (*torchrun, *ranks, "--no-python", *program)
 
 
 _PRESSURE = Path("/proc/pressure")

@@ -35,8 +35,8 @@ NODE_PLACES = tuple(each.name for each in fields(NodePlace))
 class Job:
     """What to start: `files` go to the working folder first; `argv` starts it cold.
 
-    A warm process that has imported `modules` can fork the ranks instead; without any, only `argv`
-    starts the job. A job that was inside its steps and whose ranks then give no sign of life for
+    A warm process that has imported `modules`, in `python` where that is not ours, can fork the
+    ranks instead; without any modules, only `argv` starts the job. A job that was inside its steps and whose ranks then give no sign of life for
     `hang_after_s` hangs; before its steps, and without signs of life, only `timeout_s` holds. Each
     of `folders` is made empty in the working folder, for the variable that it is listed under. The
     processes of a job that `maps_freely` are not held to a share of the host's memory: drivers of
@@ -49,6 +49,7 @@ class Job:
     files: Mapping[str, str]
     folders: Mapping[str, str] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
+    python: str | None = None
     timeout_s: float
     hang_after_s: float | None = None
     maps_freely: bool = False

@@ -253,10 +253,14 @@ class Measure(Strict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch(Strict):
-    """Which recipe turns a configuration into a job, who launches it, and what a rank may use."""
+    """Which recipe turns a configuration into a job, who launches it, and what a rank may use.
+
+    `python` is the Python of ranks of ours, with its torch; None for the one that runs cclsearch.
+    """
 
     recipe: str = "builtin"
     launcher: str = LOCAL
+    python: str | None = None
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
     start: Literal["warm", "cold"] = "warm"
@@ -264,6 +268,8 @@ class Launch(Strict):
     def __post_init__(self) -> None:
         at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
         at_least("launch", 1, threads_per_rank=self.threads_per_rank)
+        if self.python == "":
+            raise StudyError("[launch] python is empty; give the path of a Python, or leave it out")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

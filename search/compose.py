@@ -22,6 +22,7 @@ from evaluator.launchers.interleaved import (
     fits_together,
 )
 from evaluator.machine import describe_machine
+from evaluator.recipes.knobs import rank_python
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError, suggestion
@@ -287,7 +288,13 @@ def _site(
     scripts = [expanded(path) for path in (study.command.file_digests if study.command else ())]
     folder = Path(scripts[0]).parent if scripts else Path.cwd()
     with ThreadPoolExecutor(max_workers=1) as pool:
-        found = pool.submit(describe_machine, folder, environment, settings.container_image())
+        found = pool.submit(
+            describe_machine,
+            folder,
+            environment,
+            settings.container_image(),
+            python=rank_python(study),
+        )
         yield Site(
             job_id=settings.scheduler_job(),
             machine=cache(lambda: store.keep_machine(scrubber.value(found.result()))),

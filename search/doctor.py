@@ -41,12 +41,17 @@ QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30
 
 
-def findings(store: Path, *, long_noise: bool) -> Iterator[CheckResult]:
-    """Yield the result of each check when it ends."""
+def findings(
+    store: Path, *, long_noise: bool, python: str | None = None
+) -> Iterator[CheckResult]:
+    """Yield the result of each check when it ends; ranks run in the Python that is named."""
     hardware = machine.gpus, machine.gpu_links, machine.cores, machine.memory, machine.clocks
-    for check in (*hardware, machine.interfaces, machine.torch_backends, sandbox):
+    for check in (*hardware, machine.interfaces, sandbox):
         yield check()
-    yield from launches(long_noise=long_noise)
+    torch = machine.torch_backends(python)
+    yield torch
+    if torch.state is not State.MISSING:
+        yield from launches(long_noise=long_noise, python=python)
     yield store_folder(store)
     for check in (machine.compiler, machine.stack_reader, machine.mpi, machine.slurm):
         yield check()
@@ -64,16 +69,17 @@ def sandbox() -> CheckResult:
     return _result("sandbox", level, needed=True)
 
 
-def launches(*, long_noise: bool) -> Iterator[CheckResult]:
+def launches(*, long_noise: bool, python: str | None = None) -> Iterator[CheckResult]:
     """Launch a small job several times: on the CPU over gloo, and on GPUs if there are any."""
     here = local_environment()
     on_cpu = replace(here, device="cpu", world_size=2, ranks_per_node=2, memory_bytes=None)
     count = LONG_LAUNCHES if long_noise else QUICK_LAUNCHES
-    yield from _launches("launch, gloo", on_cpu, count, needed=here.device == "cpu")
+    needed = here.device == "cpu"
+    yield from _launches("launch, gloo", on_cpu, count, needed=needed, python=python)
     if here.device == "cuda":
         world_size = min(2, here.world_size)
         on_gpus = replace(here, world_size=world_size, ranks_per_node=world_size)
-        yield from _launches("launch, NCCL", on_gpus, count, needed=True)
+        yield from _launches("launch, NCCL", on_gpus, count, needed=True, python=python)
 
 
 def store_folder(store: Path) -> CheckResult:
@@ -125,9 +131,9 @@ def _result(
 
 
 def _launches(
-    subject: str, environment: Environment, count: int, *, needed: bool
+    subject: str, environment: Environment, count: int, *, needed: bool, python: str | None
 ) -> Iterator[CheckResult]:
-    study = _small_study(environment)
+    study = _small_study(environment, python)
     recipe = recipe_of(study)
     launcher = LocalLauncher(
         recipe.inherited(study, settings.trial_environment()), study.launch.threads_per_rank
@@ -205,7 +211,7 @@ def _node_words(agent: NodeAgent) -> str:
     return ", ".join([*parts, f"Python {facts.python}", facts.address])
 
 
-def _small_study(environment: Environment) -> Study:
+def _small_study(environment: Environment, python: str | None = None) -> Study:
     """Return the built-in study with a model that takes milliseconds a step."""
     study = builtin_study(environment)
     workload = Workload(
@@ -220,6 +226,6 @@ def _small_study(environment: Environment) -> Study:
         global_batch=4,
     )
     measure = replace(study.measure, warmup_steps=3, timed_steps=20, profiled_steps=0)
-    launch = replace(study.launch, memory_budget_bytes=None)
+    launch = replace(study.launch, memory_budget_bytes=None, python=python)
     study = replace(study, workload=workload, measure=measure, launch=launch)
     return replace(study, workload=fitted(workload, environment))

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from evaluator.bus_bandwidth import Convention
 from evaluator.collective_bench.record import BenchParams, file_name, size_bytes, size_chain
 from evaluator.rank.job import DeviceKind
-from evaluator.rank.main import RankNumbers
+from evaluator.rank.protocol import RankNumbers
 from evaluator.workloads.collectives.operations import (
     REDUCING,
     AdapterName,
@@ -107,6 +107,7 @@ class BenchOptions(Strict):
     output_dir: str | None = None
     quiet: bool = False
     as_json: bool = False
+    python: str | None = None
     bw_convention: Annotated[Convention, _one_of({name: name for name in get_args(Convention)})] = (
         "nccl-tests"
     )

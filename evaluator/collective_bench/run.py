@@ -4,7 +4,6 @@ Launches run in rounds, or inside ranks that another launcher has started.
 """
 
 import random
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import version
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -22,6 +20,7 @@ from evaluator.collective_bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
 from evaluator.launchers.watch import GrowingFile
+from evaluator.job_python import torch_version
 from evaluator.machine import (
     Host,
     Snapshot,
@@ -34,25 +33,26 @@ from evaluator.machine import (
 )
 from evaluator.ports import Job, Launcher
 from evaluator.rank.job import DeviceKind, parse
-from evaluator.rank.main import RankNumbers
-from evaluator.workloads.collectives import sweep as main
+from evaluator.rank.protocol import RankNumbers
+from evaluator.rank.start import command
+from evaluator.recipes.collectives import SWEEP
 from evaluator.workloads.collectives.operations import (
     POINTS_NAME,
     AdapterName,
     Operation,
     PointSamples,
     PointStatus,
+    PointTimeoutError,
     SweepFacts,
     SweepRequest,
+    default_backend,
 )
-from evaluator.workloads.collectives.sweep import PointTimeoutError, availability, default_backend
 from records.codec import to_json
 from records.errors import CclsearchError, EnvironmentFault
 from records.machine import Conditions
 from records.trial import Failed, FailureKind, Stage
 
 REQUEST_NAME = "sweep.json"
-PROGRAM = (sys.executable, "-P", "-m", "evaluator.workloads.collectives.sweep", REQUEST_NAME)
 START_LIMIT_S = 180.0
 HANG_GRACE_S = 30.0
 LOOK_EVERY_S = 0.5
@@ -60,16 +60,17 @@ LOOK_EVERY_S = 0.5
 Lines: TypeAlias = Sequence[SweepFacts | PointSamples]
 
 
-def launch_job(request: SweepRequest, rank_count: int) -> Job:
+def launch_job(request: SweepRequest, rank_count: int, python: str | None = None) -> Job:
     """Give the job of one launch: by mpirun for MPI, else by torchrun.
 
-    Ranks end a point that takes too long themselves; the limits here are for ranks that cannot.
+    Ranks run in our Python, or in the one that is named. They end a point that takes too long themselves; the limits here are for ranks that cannot.
     """
     environment: Mapping[str, str] = {}
+    program = (*command(SWEEP, python), REQUEST_NAME)
     if request.adapter is AdapterName.MPI:
-        argv, environment = mpirun_command(rank_count, PROGRAM), mpirun_environment()
+        argv, environment = mpirun_command(rank_count, program), mpirun_environment()
     else:
-        argv = torchrun_command(rank_count, PROGRAM)
+        argv = torchrun_command(rank_count, program)
     return Job(
         argv=argv,
         world_size=rank_count,
@@ -146,7 +147,8 @@ class BenchRun:
                 place = self._place(round_number * count + order, round_number, order)
                 recorder = LaunchRecorder(self, request, place, owns_ranks=True)
                 with tempfile.TemporaryDirectory(prefix="cclsearch-bench-") as folder:
-                    job, workdir = launch_job(request, self.plan.rank_count), Path(folder)
+                    job = launch_job(request, self.plan.rank_count, self.plan.options.python)
+                    workdir = Path(folder)
                     with _following(workdir / POINTS_NAME, recorder.add):
                         result = launcher.run(job, workdir, lambda _phase: None)
                     failed = classify(result)
@@ -159,6 +161,9 @@ class BenchRun:
 
         After a failure the caller has to end the process with `os._exit`: other ranks may wait.
         """
+        # Imported here, as this process is then a rank: it loads torch.
+        from evaluator.workloads.collectives import sweep
+
         for order, request in enumerate(self.requests):
             recorder = LaunchRecorder(self, request, self._place(order, 0, order), owns_ranks=False)
 
@@ -166,7 +171,7 @@ class BenchRun:
                 recorder.add([line])
 
             try:
-                main.run(request, numbers, add)
+                sweep.run(request, numbers, add)
             except CclsearchError:
                 raise
             except Exception as error:  # noqa: BLE001 - the rank's boundary: any failure is a value
@@ -206,7 +211,7 @@ class LaunchRecorder:
         # What is known of the library until its ranks report.
         self._facts = SweepFacts(
             device_name=None,
-            torch_version=version("torch"),
+            torch_version=torch_version(run.plan.options.python) or "unknown",
             torchcomms_version=None,
             backend_name=request.backend,
             backend_version=None,
@@ -286,15 +291,18 @@ class AdapterChoice:
     left_out: tuple[str, ...] = ()
 
 
-def choose_adapters(plan: BenchPlan, closed: Mapping[AdapterName, str]) -> AdapterChoice:
+def choose_adapters(
+    plan: BenchPlan, closed: Mapping[AdapterName, str], absence: Callable[[AdapterName], str | None]
+) -> AdapterChoice:
     """Choose by trying; raises `EnvironmentFault` if none of those asked for can be used.
 
-    `closed` are libraries that the ranks cannot use, whatever is installed, each with the reason.
+    `closed` are libraries that the ranks cannot use, whatever is installed, each with the reason;
+    `absence` says why another cannot be used.
     """
     usable: list[AdapterName] = []
     left_out: list[str] = []
     for name in plan.adapters or DEFAULT_ADAPTERS:
-        reason = closed.get(name) or availability(name)
+        reason = closed.get(name) or absence(name)
         if reason is not None:
             left_out.append(f"{name} is left out: {reason}")
         else:

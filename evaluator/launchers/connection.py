@@ -14,6 +14,7 @@ from pathlib import Path
 
 from evaluator.launchers.limits import send_signal, stat_fields
 from evaluator.launchers.supervisor import LineProcess
+from evaluator.rank.start import command
 
 MARKER = "CCLSEARCH_LAUNCH_OF"
 EXIT_LIMIT_S = 30.0
@@ -26,7 +27,9 @@ class Connection(LineProcess):
         # Everything below it inherits the marker, so that it can be found when we are gone.
         marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
         self.environment = {**environment, MARKER: marker}
-        super().__init__("-m", "evaluator.launchers.supervisor", environment=self.environment)
+        super().__init__(
+            *command("evaluator.launchers.supervisor", None), environment=self.environment
+        )
 
     def events(self, wait_s: float) -> Iterator[dict[str, object] | None]:
         """Events that arrive within `wait_s`; None when the supervisor is gone.

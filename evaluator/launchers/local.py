@@ -67,7 +67,7 @@ class LocalLauncher:
 
     def prepare(self, job: Job) -> None:
         """Begin to import what the job needs, without waiting for it."""
-        self._connected().send({"modules": job.modules, "launch": None})
+        self._connected().send(_request(job, None))
 
     def run(self, job: Job, workdir: Path, on_phase: PhaseListener) -> JobResult:
         """Run a job; a Ctrl-C or any other exception ends its processes before it leaves."""
@@ -80,7 +80,7 @@ class LocalLauncher:
         try:
             supervisor = self._connected()
             launch = self._launch(job, workdir, rendezvous)
-            supervisor.send({"modules": job.modules, "launch": launch})
+            supervisor.send(_request(job, launch))
             ended = _follow(supervisor, job, workdir, on_phase, self._stopped)
         except BaseException:
             self.close()
@@ -130,6 +130,11 @@ class LocalLauncher:
             "maps_freely": job.maps_freely,
             "cores": job.cores,
         }
+
+
+def _request(job: Job, launch: Launch | None) -> Mapping[str, object]:
+    """What the supervisor is asked for: to import what the job needs, and to run it."""
+    return {"modules": job.modules, "python": job.python, "launch": launch}
 
 
 def _follow(

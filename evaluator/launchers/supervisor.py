@@ -14,7 +14,6 @@ import selectors
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ from evaluator.launchers.limits import (
     shared_memory,
 )
 from evaluator.launchers.watch import Heartbeats, JobEnd, Log, Process, Terms, Watch, take_stacks
+from evaluator.rank import start
 from evaluator.rank.protocol import (
     COMMAND_LOG,
     RENDEZVOUS_VARIABLE,
@@ -60,19 +60,18 @@ class Answer(TypedDict):
 
 
 class LineProcess:
-    """A Python process that speaks JSON lines: requests in, events out."""
+    """A process that speaks JSON lines: requests in, events out."""
 
     def __init__(
         self,
-        *arguments: str,
+        *command: str,
         environment: Mapping[str, str] | None = None,
         preexec: Callable[[], object] | None = None,
     ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - open until the process has ended
-        # A separate session keeps the terminal's Ctrl-C from the job; -P keeps a user's files of
-        # the same names out of its imports.
+        # A separate session keeps the terminal's Ctrl-C from the job.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", *arguments],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -133,15 +132,17 @@ class LineProcess:
 
 
 class WarmProcess(LineProcess):
-    """Started by its first use or before; knows which modules it has imported."""
+    """Started by its first use or before; knows which modules it has imported, in which Python."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], python: str | None) -> None:
         supervisor = os.getpid()
         super().__init__(
-            *("-W", "ignore", "-m", "evaluator.rank.forkserver", *modules),
+            *start.command("evaluator.rank.forkserver", python, options=("-W", "ignore")),
+            *modules,
             preexec=lambda: die_with(supervisor),
         )
         self.modules = tuple(modules)
+        self.python = python
         self.ready = False
 
     def answer(self, wait_s: float) -> Answer | None:
@@ -324,10 +325,12 @@ START_POLL_S = 0.05
 class Request(TypedDict):
     """Modules to have imported, none for a cold start, and the job to run, if any.
 
-    A `reason` is why to end a job, where that has ended by itself.
+    A `reason` is why to end a job, where that has ended by itself. `python` imports them; None for
+    ours.
     """
 
     modules: list[str]
+    python: str | None
     launch: Launch | None
     reason: NotRequired[Reason]
 
@@ -341,7 +344,7 @@ def supervise() -> None:
         if "reason" in request:
             continue
         if request["modules"]:
-            warm = _warm_process(warm, request["modules"])
+            warm = _warm_process(warm, request["modules"], request["python"])
         launch = request["launch"]
         if launch is None:
             continue
@@ -359,13 +362,16 @@ def supervise() -> None:
         warm.end()
 
 
-def _warm_process(warm: WarmProcess | None, modules: Sequence[str]) -> WarmProcess:
+def _warm_process(
+    warm: WarmProcess | None, modules: Sequence[str], python: str | None
+) -> WarmProcess:
     """The process that has these modules, and perhaps more, imported or is about to."""
-    if warm is not None and warm.lives and set(modules) <= set(warm.modules):
+    fits = warm is not None and warm.python == python and set(modules) <= set(warm.modules)
+    if warm is not None and fits and warm.lives:
         return warm
     if warm is not None:
         warm.end()
-    return WarmProcess(modules)
+    return WarmProcess(modules, python)
 
 
 def _await_ready(warm: WarmProcess) -> str | None:

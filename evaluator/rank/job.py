@@ -2,12 +2,23 @@
 
 import json
 import math
+import sys
 import types
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from enum import StrEnum
 from typing import TypeVar, get_args, get_origin, get_type_hints
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum as StrEnum
+else:
+    from enum import Enum
+
+    class StrEnum(str, Enum):
+        """Text constants, as Python 3.11 has them."""
+
+        __str__ = str.__str__
+
 
 _Value = TypeVar("_Value")
 

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +22,12 @@ from evaluator.rank.protocol import (
     Phase,
     Progress,
     RankFile,
+    RankNumbers,
     Stop,
     cpu_model,
     join_rendezvous,
     open_gate,
+    read_rank_numbers,
     write_failure,
     write_json,
 )
@@ -75,23 +77,6 @@ def load_entry(entry: str) -> Callable[..., Work]:
 
 JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
 
-_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_LOCAL_RANK = (
-    *("LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
-    *("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
-)
-_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankNumbers:
-    """The numbers that a launcher gives each rank in its environment."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-
-
 # Not slotted: a frozen class with slots cannot be called through an alias that names its job.
 @dataclass(frozen=True, kw_only=True)
 class Context(Generic[JobT_co]):
@@ -112,13 +97,6 @@ class Context(Generic[JobT_co]):
 
 RankContext: TypeAlias = Context[Job]
 """What entries of the training and inference workloads are given."""
-
-
-def read_rank_numbers() -> RankNumbers:
-    """Read what torchrun, mpirun or srun set; raises `JobError` if a number is missing."""
-    return RankNumbers(
-        rank=_number(_RANK), local_rank=_number(_LOCAL_RANK), world_size=_number(_WORLD_SIZE)
-    )
 
 
 def open_context(numbers: RankNumbers, job: AnyJob) -> Context[AnyJob]:
@@ -152,15 +130,6 @@ def pin_to_cores(local_rank: int, thread_count: int) -> None:
     first = local_rank * thread_count
     own = {allowed[(first + i) % len(allowed)] for i in range(thread_count)}
     os.sched_setaffinity(0, own)
-
-
-def _number(names: Sequence[str]) -> int:
-    """The number in the first of these variables that is set."""
-    given = next((name for name in names if name in os.environ), names[0])
-    try:
-        return int(os.environ[given])
-    except (KeyError, ValueError) as error:
-        raise JobError(f"the environment gives no number in {given}") from error
 
 
 FILE_SCHEME = "file://"

@@ -3,11 +3,11 @@
 Progress: a rank appends its phase and heartbeats to a file. Sampling: how many steps are timed, a
 function of the step times of the whole job, so that all ranks decide the same. Turns: where
 several jobs share a machine, each rank waits at a gate, a named pipe, until its job may step; the
-launcher holds both ends of all pipes open. Confinement: with whom a process ends and how much it
-may take. Launches: what to start, and how it ended. Failures: the exception of a rank, which
-`evaluator.failures` judges later. Rendezvous: a folder on a local disk that lives as long as the
-launch, with the store of the process group, temporary files, a pipe for each log, and a file for
-the stacks of each rank.
+launcher holds both ends of all pipes open. Numbers: which rank a process is. Confinement: with whom
+a process ends and how much it may take. Launches: what to start, and how it ended. Failures: the
+exception of a rank, which `evaluator.failures` judges later. Rendezvous: a folder on a local disk
+that lives as long as the launch, with the store of the process group, temporary files, a pipe for
+each log, and a file for the stacks of each rank.
 """
 
 import ctypes
@@ -17,19 +17,19 @@ import os
 import re
 import resource
 import signal
+import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from math import comb
 from pathlib import Path
 from statistics import median
 from typing import Literal, TypeAlias, TypedDict
 
-from evaluator.rank.job import Measure
+from evaluator.rank.job import JobError, Measure, StrEnum
 
 COMMAND_LOG = "job.log"
 COMMAND_LOGS = "job*.log"
@@ -196,6 +196,39 @@ def open_gate(rank: int) -> Gate | None:
 def gate_name(rank: int) -> str:
     """What the pipe to a rank is called."""
     return f"gate{rank}"
+
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_LOCAL_RANK = (
+    *("LOCAL_RANK", "PALS_LOCAL_RANKID", "MPI_LOCALRANKID"),
+    *("OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID"),
+)
+_WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNumbers:
+    """The numbers that a launcher gives each rank in its environment."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+
+
+def read_rank_numbers() -> RankNumbers:
+    """Read what torchrun, mpirun or srun set; raises `JobError` if a number is missing."""
+    return RankNumbers(
+        rank=_number(_RANK), local_rank=_number(_LOCAL_RANK), world_size=_number(_WORLD_SIZE)
+    )
+
+
+def _number(names: Sequence[str]) -> int:
+    """The number in the first of these variables that is set."""
+    given = next((name for name in names if name in os.environ), names[0])
+    try:
+        return int(os.environ[given])
+    except (KeyError, ValueError) as error:
+        raise JobError(f"the environment gives no number in {given}") from error
 
 
 _PR_SET_PDEATHSIG = 1
@@ -405,7 +438,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         waiting += [link.__context__, link.__cause__]
-        if isinstance(link, BaseExceptionGroup):
+        if sys.version_info >= (3, 11) and isinstance(link, BaseExceptionGroup):
             waiting += reversed(link.exceptions)
 
 

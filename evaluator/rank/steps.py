@@ -201,7 +201,7 @@ def profile_steps(
         activities.append(ProfilerActivity.CUDA)
     # The profiler's own events are not used: not building them halves the time that it
     # takes to stop.
-    only_traced = _ExperimentalConfig(trace_only=True)
+    only_traced = _only_traced()
     with torch.profiler.profile(
         activities=activities, record_shapes=shapes, experimental_config=only_traced
     ) as profiler:
@@ -210,6 +210,13 @@ def profile_steps(
     partial = path.with_name(f".{path.name}.partial")
     profiler.export_chrome_trace(str(partial))
     partial.replace(path)
+
+
+def _only_traced() -> _ExperimentalConfig | None:
+    try:
+        return _ExperimentalConfig(trace_only=True)
+    except TypeError:  # older torch always builds them
+        return None
 
 
 _CLEAR_REFS = Path("/proc/self/clear_refs")

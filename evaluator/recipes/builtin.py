@@ -16,6 +16,7 @@ import msgspec
 
 from evaluator.estimate.memory import PARTS, MemoryEstimate, estimate_memory
 from evaluator.estimate.step_time import estimate_step
+from evaluator.job_python import check_torch, torch_release
 from evaluator.machine import check_local, torchrun_command
 from evaluator.metrics.registry import ALIASES
 from evaluator.ports import Job, JobResult, Reading
@@ -33,6 +34,7 @@ from evaluator.recipes.knobs import (
     new_rules,
     rank_device,
     rank_program,
+    rank_python,
     read_table,
 )
 from evaluator.samples import rank_measure, read_ranks
@@ -104,6 +106,7 @@ class BuiltinRecipe:
         """Raise `EnvironmentFault` when this machine is to hold the ranks, and cannot."""
         if study.is_local:
             check_local(study.environment)
+            check_torch(rank_python(study))
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:  # noqa: ARG002 - the port
         """Show ranks, which are ours, all of it."""
@@ -129,10 +132,13 @@ class BuiltinRecipe:
         )
         imported = (module, *(COMPILER_MODULES if asked.compile else ()))
         return Job(
-            argv=torchrun_command(job.world_size, rank_program(), study.node_count(job.world_size)),
+            argv=torchrun_command(
+                job.world_size, rank_program(study), study.node_count(job.world_size)
+            ),
             world_size=job.world_size,
             files={JOB_FILE: json.dumps(asdict(job), indent=1)},
             modules=imported if study.launch.start == "warm" else (),
+            python=rank_python(study),
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
             maps_freely=job.device is DeviceKind.CUDA,
@@ -151,10 +157,11 @@ class BuiltinRecipe:
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `builtin.toml` holds: knobs, and groups of rules."""
+    """What `builtin.toml` holds: knobs, groups of rules, and rules about torch before a version."""
 
     knobs: dict[str, Knob]
     rules: dict[str, Rules]
+    before: dict[str, Rules]
 
 
 _FIELDS = {field.name: field for field in fields(RankConfig)}
@@ -278,7 +285,24 @@ def rules(study: Study) -> tuple[Rule, ...]:
     """Every rule without which a configuration of this study cannot run, or would be wrong."""
     experts = "experts" if study.workload.expert_count else "dense"
     groups = _rules()
-    return groups["any"] + groups[study.workload.phase] + groups["kernels"] + groups[experts]
+    known = groups["any"] + groups[study.workload.phase] + groups["kernels"] + groups[experts]
+    if study.workload.phase == "training":
+        known += rules_of_torch(torch_release(rank_python(study)))
+    return known
+
+
+@cache
+def rules_of_torch(release: tuple[int, int] | None) -> tuple[Rule, ...]:
+    """What a version of torch lacks; none where it is not known, or there is no torch."""
+    if release is None:
+        return ()
+    found: list[Rule] = []
+    for version, rows in _table().before.items():
+        major, minor = map(int, version.split("."))
+        if release < (major, minor):
+            own = f"it takes torch {version}, and the ranks have {release[0]}.{release[1]}"
+            found += (new_rule(name, text, f"{why}: {own}") for name, (text, why) in rows.items())
+    return tuple(found)
 
 
 def ranks_rule(study: Study) -> Rule:

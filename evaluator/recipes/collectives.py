@@ -16,6 +16,7 @@ import msgspec
 
 from evaluator.estimate.communication import Ways, estimate_exchange
 from evaluator.estimate.hardware import machine_of
+from evaluator.job_python import check_torch
 from evaluator.machine import (
     check_local,
     mpi_library,
@@ -25,6 +26,7 @@ from evaluator.machine import (
     torchrun_command,
 )
 from evaluator.ports import Job, JobResult, Reading
+from evaluator.rank import start
 from evaluator.rank.job import parse as parse_job
 from evaluator.rank.protocol import JOB_FILE
 from evaluator.recipes.knobs import (
@@ -37,10 +39,18 @@ from evaluator.recipes.knobs import (
     new_rules,
     rank_device,
     rank_program,
+    rank_python,
     read_table,
 )
 from evaluator.samples import rank_measure, read_ranks
-from evaluator.workloads.collectives.operations import Collective, DType, Operation, ReduceOp, Setup
+from evaluator.workloads.collectives.operations import (
+    ABSENCE,
+    Collective,
+    DType,
+    Operation,
+    ReduceOp,
+    Setup,
+)
 from records.errors import EnvironmentFault, StudyError
 from records.expression import Rule
 from records.study import Study, Value, choices_of
@@ -115,12 +125,7 @@ def _kind(message: Message) -> str:
 
 
 _ASKING_TIMEOUT_S = 60.0
-_QUESTION = """
-import sys
-from evaluator.workloads.collectives.sweep import availability
-from evaluator.workloads.collectives.operations import AdapterName
-print(availability(AdapterName(sys.argv[1])) or "")
-"""
+SWEEP = "evaluator.workloads.collectives.sweep"
 
 
 def check_available(study: Study) -> None:
@@ -131,8 +136,11 @@ def check_available(study: Study) -> None:
     """
     searched = {d.name: choices_of(d) for d in study.space.dimensions}
     adapters = searched.get("comm_adapter", (study.space.defaults["comm_adapter"],))
+    python = rank_python(study)
     absent = [
-        f"{name}: {reason}" for name in adapters if (reason := absence(str(name))) is not None
+        f"{name}: {reason}"
+        for name in adapters
+        if (reason := absence(str(name), python)) is not None
     ]
     if "mpi" in adapters and not study.is_local:
         raise StudyError(
@@ -150,19 +158,24 @@ def check_available(study: Study) -> None:
         raise StudyError(f"[space] {', '.join(of_nccl)}: NCCL is for GPUs; leave them out")
 
 
-def absence(adapter: str) -> str | None:
-    """Why an adapter cannot be used here and what to do about it; None if it can."""
+def absence(adapter: str, python: str | None = None) -> str | None:
+    """Why ranks cannot use an adapter and what to do about it; None if they can.
+
+    They run in our Python, or in the one that is named.
+    """
     if adapter == "mpi":
+        if python is not None:
+            return "ranks under MPI run in the Python of cclsearch; name no other"
         try:
             require_mpi()
         except EnvironmentFault as fault:
             return str(fault)
-    return _reported_absence(adapter) if adapter in TORCHCOMMS else None
+    return _reported_absence(adapter, python) if adapter in TORCHCOMMS else None
 
 
-def _reported_absence(adapter: str) -> str | None:
+def _reported_absence(adapter: str, python: str | None) -> str | None:
     """What the adapter itself says, in a process that may load what it likes."""
-    asked = [sys.executable, "-P", "-c", _QUESTION, adapter]
+    asked = [*start.command(SWEEP, python), ABSENCE, adapter]
     try:
         done = subprocess.run(
             asked, capture_output=True, text=True, timeout=_ASKING_TIMEOUT_S, check=True
@@ -238,6 +251,7 @@ class CollectivesRecipe:
         """Raise `EnvironmentFault` or `StudyError` for ranks and libraries that are not here."""
         if study.is_local:
             check_local(study.environment)
+            check_torch(rank_python(study))
         check_available(study)
 
     def inherited(self, study: Study, ours: Mapping[str, str]) -> Mapping[str, str]:
@@ -262,13 +276,16 @@ class CollectivesRecipe:
         warm = study.launch.start == "warm" and not with_mpi
         return Job(
             argv=(
-                mpirun_command(world_size, rank_program(sys.executable))
+                mpirun_command(world_size, rank_program(study, sys.executable))
                 if with_mpi
-                else torchrun_command(world_size, rank_program(), study.node_count(world_size))
+                else torchrun_command(
+                    world_size, rank_program(study), study.node_count(world_size)
+                )
             ),
             world_size=world_size,
             files={JOB_FILE: json.dumps(_job_document(study, settings), indent=1)},
             modules=(MODULE,) if warm else (),
+            python=rank_python(study),
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
             maps_freely=study.environment.device == "cuda",

@@ -318,6 +318,11 @@ class CommandRecipe:
     def check(self, study: Study) -> None:
         """Raise `StudyError` when the script cannot be started or given its configuration."""
         command = _command(study)
+        if study.launch.python is not None:
+            raise StudyError(
+                "[launch] python is that of the built-in trainer; a script is started with the "
+                "Python that [command] run names"
+            )
         check_variables(study, command)
         _check_ranks(study, _ranks_expression(study, command))
         for pattern in command.trace_files:

@@ -17,10 +17,12 @@ from typing import TypeVar
 
 import msgspec
 
+from evaluator.rank import start
 from evaluator.rank.job import DeviceKind
 from evaluator.rank.protocol import JOB_FILE
 from records.errors import StudyError
 from records.expression import Operand, Rule, facts, parse
+from records.scrub import expanded
 from records.study import Constraint, Dimension, Environment, SearchSpace, Study, Value, choices_of
 from records.trial import Config
 
@@ -196,9 +198,17 @@ def rank_device(environment: Environment) -> DeviceKind:
     return DeviceKind(environment.device)
 
 
-def rank_program(python: str = Path(sys.executable).name) -> tuple[str, ...]:
-    """Return the command of one rank; it names no path of this machine."""
-    return (python, "-P", "-m", "evaluator.rank.main", JOB_FILE)
+def rank_python(study: Study) -> str | None:
+    """Return the path of the Python that a study names for its ranks; None for ours."""
+    return None if study.launch.python is None else expanded(study.launch.python)
+
+
+def rank_program(study: Study, own: str = Path(sys.executable).name) -> tuple[str, ...]:
+    """Return the command of one rank; without a Python of the study it names no path of ours."""
+    python, module = rank_python(study), "evaluator.rank.main"
+    if python is not None and not study.is_local:
+        return (python, "-m", module, JOB_FILE)  # agents put our code on its path
+    return (*start.command(module, python, own=own), JOB_FILE)
 
 
 def _can_break(rule: Rule, study: Study) -> bool:

@@ -17,11 +17,13 @@ from torch.distributed._functional_collectives import (
     all_to_all_single_autograd,
 )
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor.experimental._context_parallel._attention import (
-    _templated_ring_attention,
-    _templated_ring_attention_backward,
-    set_rotate_method,
-)
+
+try:
+    from torch.distributed.tensor.experimental._context_parallel import _attention as _ring
+except ImportError:  # torch before 2.10
+    from torch.distributed.tensor.experimental import (  # type: ignore[attr-defined, no-redef]
+        _attention as _ring,
+    )
 
 from evaluator.rank.job import AttentionBackend, Config, ContextMethod
 from evaluator.workloads.model import Attend, CausalAttention
@@ -85,7 +87,7 @@ class RingAttention:
 
     def __init__(self, group: ProcessGroup, backend: AttentionBackend) -> None:
         # To the next rank only; torch would gather all parts together.
-        set_rotate_method("alltoall")
+        _ring.set_rotate_method("alltoall")
         self._group = group
         self._backend = backend
 
@@ -126,7 +128,7 @@ class _Ring(torch.autograd.Function):
         group: ProcessGroup,
         kernel: Kernel,
     ) -> Tensor:
-        output, log_sum_exp, *carried = _templated_ring_attention(
+        output, log_sum_exp, *carried = _ring._templated_ring_attention(
             group,
             _SEQUENCE,
             partial(_forward, kernel),
@@ -146,7 +148,7 @@ class _Ring(torch.autograd.Function):
     def backward(context: _Context, gradient: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
         query, key, value, output, log_sum_exp = context.saved_tensors
         kernel = context.kernel
-        of_query, of_key, of_value, *_ = _templated_ring_attention_backward(
+        of_query, of_key, of_value, *_ = _ring._templated_ring_attention_backward(
             context.group,
             _SEQUENCE,
             partial(_backward, kernel),

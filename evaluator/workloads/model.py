@@ -141,6 +141,16 @@ class Router(nn.Module):
         return best.softmax(dim=-1).to(tokens.dtype), chosen
 
 
+def _products(rows: Tensor, matrices: Tensor, *, offs: Tensor) -> Tensor:
+    """Multiply each group of rows by its matrix, one after the other."""
+    groups = rows.tensor_split(offs[:-1].tolist())
+    return torch.cat([group @ matrix for group, matrix in zip(groups, matrices, strict=True)])
+
+
+# Torch before 2.10 has none for every device.
+_grouped_mm = getattr(F, "grouped_mm", _products)
+
+
 class Experts(nn.Module):
     """The routed experts' SwiGLU layers, stacked: all of them, or this rank's equal share.
 
@@ -168,8 +178,8 @@ class Experts(nn.Module):
         """An expert without rows takes part, so that its gradient is defined."""
         gate, up, down = (self._weight(weight) for weight in (self.gate, self.up, self.down))
         offsets = ends.to(torch.int32)
-        opened = F.silu(F.grouped_mm(rows, gate, offs=offsets))
-        return F.grouped_mm(opened * F.grouped_mm(rows, up, offs=offsets), down, offs=offsets)
+        opened = F.silu(_grouped_mm(rows, gate, offs=offsets))
+        return _grouped_mm(opened * _grouped_mm(rows, up, offs=offsets), down, offs=offsets)
 
     def _weight(self, weight: nn.Parameter) -> Tensor:
         """Return the matrices of the experts here, (experts, columns in, columns out).

@@ -9,17 +9,18 @@ the tp axis, dealt out along ep, copied along the rest.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from inspect import signature
 from itertools import islice
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._inductor import config as inductor
-from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 from torch.distributed.tensor import (
     DTensor,
     Partial,
@@ -28,11 +29,11 @@ from torch.distributed.tensor import (
     Shard,
     distribute_tensor,
 )
+from torch.distributed.tensor import parallel as tensor_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
     PrepareModuleInput,
-    PrepareModuleInputOutput,
     RowwiseParallel,
     SequenceParallel,
     parallelize_module,
@@ -53,7 +54,11 @@ from evaluator.workloads.model import (
     RoutedExperts,
 )
 
-_AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp")
+MERGES_MESHES = hasattr(DeviceMesh, "_concatenate")
+"""Whether axes can be put together as one likes, and modules be replicated: from torch 2.10 on."""
+_WHOLE = "whole"
+"""An axis of a single rank, for older torch: what is sharded along it is replicated elsewhere."""
+_AXES = ("pp", "dp_replicate", "dp_shard", "cp", _WHOLE, "tp")
 """Outermost first: neighbours in rank share the axis that talks most."""
 _JOINED_GROUPS = 4
 """The most groups that are made of axes that are joined or divided again."""
@@ -64,7 +69,8 @@ class Layout:
     """Which ranks work together on what, seen from this rank."""
 
     mesh: DeviceMesh | None
-    """`None` on a single rank. An axis of one rank is left out: it would cost a group."""
+    """`None` on a single rank. An axis of one rank is left out, if torch allows it: it would cost a
+    group."""
 
     experts: DeviceMesh | None = None
     """The shards and the context once more, as `expert_copies` of groups (`ep`) that hold each
@@ -86,6 +92,16 @@ class Layout:
         if self.mesh is None or not used:
             return None
         return self.mesh[used]._flatten() if len(used) > 1 else self.mesh[used[0]]
+
+    def merged(self, *axes: DeviceMesh) -> DeviceMesh:
+        """Return one mesh with these axes."""
+        if len(axes) == 1:
+            return axes[0]
+        if MERGES_MESHES:
+            return DeviceMesh._concatenate(list(axes))
+        assert self.mesh is not None
+        # A slice of the mesh of all ranks, which knows the axes that were joined by their names.
+        return self.mesh[tuple(name for axis in axes for name in axis.mesh_dim_names or ())]
 
     def place(self, name: str) -> int:
         """Return this rank's number along an axis."""
@@ -110,10 +126,12 @@ class Layout:
 
 def open_layout(config: Config, device: torch.device) -> Layout:
     """Connect the ranks along every axis in use; every rank must call it."""
-    sizes = {name: getattr(config, name) for name in _AXES}
+    sizes = {name: getattr(config, name, 1) for name in _AXES}
     used = tuple(name for name in _AXES if sizes[name] > 1)
     if not used:
         return Layout(None)
+    if not MERGES_MESHES and config.dp_shard == 1 and config.dp_replicate * config.cp > 1:
+        used = tuple(name for name in _AXES if name in (*used, _WHOLE))
     if len(used) > 1:
         require_room_for_groups(len(used) + _JOINED_GROUPS)
     layout = Layout(
@@ -261,7 +279,7 @@ def expert_plan(layer: ExpertLayer, between: Placement) -> Plan:
     Routed and shared experts each give a part of the sum, which is exchanged once.
     """
     plan: Plan = {
-        "feed_forward": PrepareModuleInputOutput(
+        "feed_forward": tensor_parallel.PrepareModuleInputOutput(
             input_layouts=(between,),
             desired_input_layouts=(Replicate(),),
             output_layouts=(Partial(),),
@@ -299,14 +317,14 @@ def apply_expert_data_parallel(
     used = [mesh for mesh in meshes if mesh is not None]
     if not used:
         return {weight for experts in _experts(model) for weight in experts.parameters()}
-    mesh = used[0] if len(used) == 1 else DeviceMesh._concatenate(used)
+    mesh = layout.merged(*used)
     if config.dp_shard > 1 and layout.axis("expert_copies") is not None:
         for experts in _experts(model):
             fully_shard(experts, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
         return set()
     copies = mesh if mesh.ndim == 1 else mesh._flatten()
     for experts in _experts(model):
-        replicate(experts, mesh=copies, mp_policy=policy)
+        _replicate(experts, layout, copies, policy, set())
     return set()
 
 
@@ -332,7 +350,7 @@ def _deal(weight: Tensor, peers: DeviceMesh) -> DTensor:
     placements = weight.placements if isinstance(weight, DTensor) else ()
     local = weight.to_local() if isinstance(weight, DTensor) else weight
     own = local.detach().chunk(peers.size())[peers.get_local_rank()].clone()
-    mesh = DeviceMesh._concatenate([peers, *slices]) if slices else peers
+    mesh = DeviceMesh._concatenate([peers, *slices]) if slices else peers  # from torch 2.10 on
     return DTensor.from_local(own, mesh, [Shard(0), *placements], run_check=False)
 
 
@@ -363,16 +381,37 @@ def apply_data_parallel(model: Decoder, config: Config, layout: Layout) -> nn.Mo
     policy = MixedPrecisionPolicy()
     experts = apply_expert_data_parallel(model, config, layout, policy, reshard=False)
     for module in (*model.blocks, model):
-        replicate(module, mesh=replicas, ignored_params=experts)
+        _replicate(module, layout, replicas, policy, experts)
     return _sum_only(model, replicas)
+
+
+def _replicate(
+    module: nn.Module,
+    layout: Layout,
+    replicas: DeviceMesh,
+    policy: MixedPrecisionPolicy,
+    ignored: set[nn.Parameter],
+) -> None:
+    """Have the gradients of a module averaged over its replicas."""
+    if MERGES_MESHES:
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        replicate(module, mesh=replicas, mp_policy=policy, ignored_params=ignored)
+        return
+    whole = layout.axis(_WHOLE)
+    assert whole is not None
+    mesh = layout.merged(replicas, whole)
+    fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
 
 def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh) -> nn.Module:
     group = replicas.get_group()
-    replica = DistributedDataParallel(
+    wrap = partial(DistributedDataParallel, forward_sync_buffers=False)
+    if "forward_sync_buffers" not in signature(DistributedDataParallel).parameters:
+        wrap = partial(DistributedDataParallel, broadcast_buffers=False)
+    replica = wrap(
         model,
         process_group=group,
-        forward_sync_buffers=False,
         bucket_cap_mb=config.ddp_bucket_mib,
         gradient_as_bucket_view=config.ddp_bucket_view,
         static_graph=config.ddp_static_graph,
@@ -383,6 +422,8 @@ def _replicate_in_buckets(model: nn.Module, config: Config, replicas: DeviceMesh
         case CommHook.BF16:
             replica.register_comm_hook(group, default_hooks.bf16_compress_hook)
         case CommHook.POWER_SGD:
+            from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook  # needs NumPy
+
             state = powerSGD_hook.PowerSGDState(
                 group, matrix_approximation_rank=4, start_powerSGD_iter=2
             )
@@ -396,10 +437,12 @@ def _shard(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     shards, replicas = layout.joined("dp_shard", "cp"), layout.axis("dp_replicate")
     if shards is None:
         return model
-    mesh = shards if replicas is None else DeviceMesh._concatenate([replicas, shards])
+    mesh = shards if replicas is None else layout.merged(replicas, shards)
     policy = MixedPrecisionPolicy(reduce_dtype=_REDUCTIONS[config.fsdp_reduction])
     experts = apply_expert_data_parallel(model, config, layout, policy, reshard=config.reshards)
-    shard = partial(fully_shard, mesh=mesh, mp_policy=policy, ignored_params=experts)
+    shard = partial(fully_shard, mesh=mesh, mp_policy=policy)
+    if experts:
+        shard = partial(shard, ignored_params=experts)  # from torch 2.7 on
     for block in model.blocks:
         shard(block, reshard_after_forward=config.reshards)
     # What only the root holds is needed again immediately, by the backward pass.
@@ -420,17 +463,28 @@ def _prefetch(model: Decoder, count: int) -> None:
 
 def _sum_only(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Keep to reductions that gloo has: it cannot scale while it adds."""
-    if mesh.device_type == "cpu":
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)
+    if mesh.device_type != "cpu":
+        return model
+    if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
+        _fsdp_collectives._get_gradient_divide_factors = _divide_after_sum
+        return model
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def _divide_after_sum(
+    shards: dist.ProcessGroup, replicas: dist.ProcessGroup | None, *_: object
+) -> tuple[float, float]:
+    """By what older torch divides before and after it adds; without numbers it asks for a mean."""
+    return 1.0, float(shards.size() * (1 if replicas is None else replicas.size()))
 
 
 _aten = torch.ops.aten
 _EXPENSIVE_OPERATORS = [
     _aten.mm.default,
-    _aten._grouped_mm.default,
+    *([_aten._grouped_mm.default] if hasattr(_aten, "_grouped_mm") else []),
     torch.ops._c10d_functional.all_to_all_single.default,
     _aten._scaled_dot_product_flash_attention_for_cpu.default,
     _aten._scaled_dot_product_flash_attention.default,

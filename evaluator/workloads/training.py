@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 
@@ -95,6 +96,9 @@ class Pipeline:
             for stage, model in models.items()
         ]
         self._schedule = _schedule(job.config.pipeline_schedule, stages, loss)
+        # Older torch returns them always.
+        known = signature(self._schedule.step).parameters
+        self._options = {"return_outputs": False} if "return_outputs" in known else {}
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
         """Leave the gradients of (sequences, length) on the parameters.
@@ -108,7 +112,7 @@ class Pipeline:
                 *inputs,
                 target=targets if self._gives_loss else None,
                 losses=parts if self._gives_loss else None,
-                return_outputs=False,
+                **self._options,
             )
         return torch.stack(parts).detach().sum() if parts else None
 

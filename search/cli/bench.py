@@ -13,6 +13,7 @@ from records.codec import to_json
 from records.errors import StudyError
 from search.cli.options import (
     JsonOption,
+    PythonOption,
     StoreOption,
     TraceOptions,
     argument,
@@ -98,11 +99,12 @@ def collectives(
     c10d: bool = option(False, "Short for --comm-adapter c10d."),
     c10d_torchcomms: bool = option(False, "c10d, routed through torchcomms."),
     mpi: bool = option(False, "Short for --comm-adapter mpi."),
+    python: PythonOption = None,
     sweep: SweepOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency and bandwidth of a collective over message sizes."""
-    # Imported here: it loads torch, which help does not need.
+    # Imported here: it loads what help does not need.
     from search.collective_bench.run import bench_collectives
 
     short = {
@@ -115,6 +117,7 @@ def collectives(
         "collective": collective,
         "adapters": (*(comm_adapter or ()), *(name for name, given in short.items() if given)),
         "as_json": as_json,
+        "python": python,
         **asdict(sweep),
     }
     raise typer.Exit(bench_collectives(options))

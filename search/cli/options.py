@@ -78,6 +78,14 @@ TrustOption = Annotated[
         help="Allow an imported study to run its commands (see `cclsearch show`); remembered.",
     ),
 ]
+PythonOption = Annotated[
+    str | None,
+    typer.Option(
+        "--python",
+        metavar="PATH",
+        help="Python with the torch that ranks run. [default: that of cclsearch]",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 StudyArgument = Annotated[
     str,

@@ -19,6 +19,7 @@ from records.study import Study
 from search import settings
 from search.cli.options import (
     JsonOption,
+    PythonOption,
     StoreOption,
     StudyOptions,
     examples,
@@ -60,6 +61,7 @@ def doctor(
         metavar="NAME",
     ),
     config: ClusterFileOption = None,
+    python: PythonOption = None,
     rebuild: bool = option(
         False, "Only rebuild the store's database from its journals; the old one is kept."
     ),
@@ -78,7 +80,7 @@ def doctor(
     from search.doctor import findings, launcher_findings
 
     root = settings.store_root(store)
-    checks = findings(root, long_noise=noise)
+    checks = findings(root, long_noise=noise, python=python)
     if launcher is not None or config is not None:
         checks = launcher_findings(_cluster_study(config, launcher), root)
     found: list[CheckResult] = []

@@ -4,8 +4,9 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -24,10 +25,12 @@ from evaluator.collective_bench.run import (
     RecordListener,
     choose_adapters,
 )
+from evaluator.job_python import check_torch
 from evaluator.launchers.local import LocalLauncher
 from evaluator.machine import local_gpus, this_machine
 from evaluator.rank.job import JobError
-from evaluator.rank.main import read_rank_numbers
+from evaluator.rank.protocol import read_rank_numbers
+from evaluator.recipes.collectives import absence
 from evaluator.timing.bench_csv import ABSENT
 from evaluator.workloads.collectives.operations import AdapterName, PointStatus, SweepRequest
 from records.codec import to_json
@@ -188,13 +191,26 @@ def bench_collectives(options: Mapping[str, object]) -> int:
     plan = read_plan(options, here)
     if isinstance(plan, tuple):
         return _misused(plan, here)
-    choice = choose_adapters(plan, here.closed)
+    choice = choose_adapters(plan, here.closed, _absences(here, plan.options.python))
     if not here.prints:
         return _ended(_measured(plan, choice.requests, here, lambda _record: None), here)
     output = Output(plan, choice, as_json=bool(options["as_json"]))
     broken = _measured(plan, choice.requests, here, output.add)
     output.end()
     return _ended(broken, here) or (INCOMPLETE if output.bad else 0)
+
+
+def _absences(here: BenchContext, python: str | None) -> Callable[[AdapterName], str | None]:
+    """Return what says why a library cannot be used; raises `EnvironmentFault` without torch.
+
+    A rank asks it in its own process; else ranks are started later, and another process is asked.
+    """
+    check_torch(python)
+    if here.numbers is None:
+        return partial(absence, python=python)
+    from evaluator.workloads.collectives.sweep import availability
+
+    return availability
 
 
 def _measured(

@@ -1,6 +1,7 @@
 """Study files (TOML) over a base study, and the built-in studies of training and collectives."""
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -87,7 +88,7 @@ def read_study_file(path: Path, base: Study) -> Study:
     try:
         base = _for_recipe(base, document)
         study = _over_base(from_document(StudyFile, _tables(document, base)), document, base)
-        return _with_script(study, document, path.parent)
+        return _with_python(_with_script(study, document, path.parent), path.parent)
     except ValidationError as error:
         raise StudyError(f"{path}: {first_fault(error, StudyFile)}") from error
     except (StudyError, TypeError, ValueError) as error:
@@ -214,6 +215,14 @@ def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> 
     if study.command is None or _stated(document, "command", "run") is None:
         return study
     return replace(study, command=locate(study.command, folder))
+
+
+def _with_python(study: Study, folder: Path) -> Study:
+    """Return the study with the path of its ranks' Python, relative to the study file if it is."""
+    python = study.launch.python
+    if python is None or os.sep not in python or python.startswith("~"):
+        return study
+    return replace(study, launch=replace(study.launch, python=str(folder.absolute() / python)))
 
 
 def _over_base(file: StudyFile, document: Mapping[str, object], base: Study) -> Study:

@@ -19,19 +19,26 @@ Line: TypeAlias = tuple[str, str]
 
 
 def foreign(study: Study, made_by: str, digest: str) -> Study:
-    """The study as a bundle may bring it: marked, and without a host for the model.
+    """The study as a bundle may bring it: marked, without a host for the model, or a Python.
 
     One that another tool conducted keeps its own origin: nothing here launches it.
     """
-    host, study = study.llm.base_url, plain_study(study)
+    host, python, study = study.llm.base_url, study.launch.python, plain_study(study)
     if study.origin is not None:
         return study
-    note = f"base_url {shown(host)} is left out: a bundle cannot decide where your key is sent"
+    left_out = (
+        (f"base_url {shown(host)}", "where your key is sent", host),
+        (f"python {shown(python)}", "what is started here", python),
+    )
     origin = Origin(
         kind="bundle",
         source=f"cclsearch {made_by}",
         digests={RECORDS: digest},
-        notes=() if host is None else (note,),
+        notes=tuple(
+            f"{what} is left out: a bundle cannot decide {why}"
+            for what, why, given in left_out
+            if given is not None
+        ),
     )
     return replace(study, origin=origin)
 
@@ -39,7 +46,8 @@ def foreign(study: Study, made_by: str, digest: str) -> Study:
 def plain_study(study: Study) -> Study:
     """The study without what tells an imported one from the one that it was made of."""
     origin = None if study.is_from_bundle else study.origin
-    return replace(study, llm=replace(study.llm, base_url=None), origin=origin)
+    llm, launch = replace(study.llm, base_url=None), replace(study.launch, python=None)
+    return replace(study, llm=llm, launch=launch, origin=origin)
 
 
 def require_trust(study: Study, store: Store, *, trusted: bool = False) -> None:

@@ -196,8 +196,9 @@ class Agent:
             case {"do": "port"}:
                 with socket.create_server(("", 0)) as server:
                     channel.send({"said": "port", "port": server.getsockname()[1]})
-            case {"do": "prepare", "modules": list(modules), "environment": dict(environment)}:
-                self._supervised(environment).send({"modules": modules, "launch": None})
+            case {"do": "prepare", "environment": dict(environment), **rest}:
+                asked = {"modules": rest["modules"], "python": rest["python"], "launch": None}
+                self._supervised(environment).send(asked)
             case {"do": "launch", "id": int(number), **rest}:
                 self._start(number, rest)
             case {"do": "end", "id": int(number), "reason": str(reason)}:
@@ -241,7 +242,8 @@ class Agent:
             "rendezvous": str(self._temporary / f"launch-{uuid.uuid4().hex[:12]}"),
             "environment": supervisor.environment_of(placed),
         }
-        supervisor.send({"modules": request["modules"], "launch": asked})
+        wanted = {"modules": request["modules"], "python": request["python"]}
+        supervisor.send({**wanted, "launch": asked})
 
     def _supervised(self, environment: Mapping[str, str]) -> Connection:
         """Return the supervisor for this environment of all jobs, which a warm process imports."""

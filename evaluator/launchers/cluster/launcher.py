@@ -136,7 +136,12 @@ class ClusterLauncher:
             )
         if job.modules and agents is not self._warmed:
             for agent in agents:
-                agent.send("prepare", modules=job.modules, environment=self._environment)
+                agent.send(
+                    "prepare",
+                    modules=job.modules,
+                    python=job.python,
+                    environment=self._environment,
+                )
             self._warmed = agents
         return [agents[number] for number in numbers]
 
@@ -269,6 +274,7 @@ class _Launch:
                 "launch",
                 id=self._number,
                 modules=self._job.modules,
+                python=self._job.python,
                 environment=environment,
                 files=self._job.files if self._place.folder is None else {},
                 launch=self._request(number, NodePlace(number, first.facts.address, port)),

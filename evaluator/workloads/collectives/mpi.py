@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evaluator.workloads.collectives.adapters import ROOT, CommAdapter, Membership, Then, one_line
 from evaluator.workloads.collectives.operations import (
+    MPI_BACKEND,
     AdapterName,
     Call,
     Collective,
@@ -23,7 +24,6 @@ from evaluator.workloads.collectives.operations import (
     UnavailableError,
 )
 
-BACKEND: Final = "mpi"
 _Spec: TypeAlias = list[object]
 """A buffer as mpi4py takes it: memory, and MPI's name for the format of all of it."""
 
@@ -177,8 +177,8 @@ def _load() -> ModuleType:
 
 
 def _misfit(backend: str, device: torch.device) -> str | None:
-    if backend != BACKEND:
-        return f"mpi has no backend {backend!r}, only {BACKEND!r}"
+    if backend != MPI_BACKEND:
+        return f"mpi has no backend {backend!r}, only {MPI_BACKEND!r}"
     if device.type != "cpu":
         return f"mpi is used on the memory of the host, not on {device}; use the device 'cpu'"
     return None

@@ -3,11 +3,10 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
-from evaluator.rank.job import AnyJob, DeviceKind
+from evaluator.rank.job import AnyJob, DeviceKind, StrEnum
 
 if TYPE_CHECKING:
     import torch
@@ -128,6 +127,22 @@ class AdapterName(StrEnum):
     C10D = "c10d"
     C10D_TORCHCOMMS = "c10d_torchcomms"
     MPI = "mpi"
+
+
+ABSENCE = "--absence"
+"""Asks the program of a sweep why a library cannot be used, instead of measuring it."""
+MPI_BACKEND: Final = "mpi"
+
+
+def default_backend(name: AdapterName, device_kind: DeviceKind) -> str:
+    """What carries an adapter's bytes between such devices by default."""
+    if name is AdapterName.MPI:
+        return MPI_BACKEND
+    return "nccl" if device_kind is DeviceKind.CUDA else "gloo"
+
+
+class PointTimeoutError(RuntimeError):
+    """A point of a sweep that did not end in its time."""
 
 
 class UnsupportedError(AttributeError):

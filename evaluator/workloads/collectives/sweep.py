@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import NoReturn, TypeAlias, TypeVar
 import torch
 
 from evaluator.rank.job import DeviceKind, JobError, parse
-from evaluator.rank.main import RankNumbers, bind_device, record_failure
+from evaluator.rank.main import bind_device, record_failure
 from evaluator.rank.main import main as rank_main
-from evaluator.rank.protocol import Phase, Progress, write_failure
+from evaluator.rank.protocol import Phase, Progress, RankNumbers, write_failure
 from evaluator.rank.steps import time_work, waiting_for
 from evaluator.workloads.collectives.adapters import CommAdapter, mismatch, refill, tensors_for
 from evaluator.workloads.collectives.c10d import (
@@ -29,14 +29,16 @@ from evaluator.workloads.collectives.c10d import (
     c10d_absence,
     torchcomms_absence,
 )
-from evaluator.workloads.collectives.mpi import BACKEND, MpiAdapter, mpi_absence
+from evaluator.workloads.collectives.mpi import MpiAdapter, mpi_absence
 from evaluator.workloads.collectives.operations import (
+    ABSENCE,
     AdapterName,
     Collective,
     DType,
     Operation,
     PointSamples,
     PointStatus,
+    PointTimeoutError,
     Setup,
     SweepFacts,
     SweepRequest,
@@ -47,10 +49,6 @@ from evaluator.workloads.collectives.operations import (
 
 TIMED_OUT = 124
 """Exit status of a rank that was ended, as that of timeout(1)."""
-
-
-class PointTimeoutError(RuntimeError):
-    """A point of a sweep that did not end in its time."""
 
 
 @contextmanager
@@ -159,7 +157,8 @@ class _Sweep:
 
     def point(self, operation: Operation) -> PointSamples:
         """Measure one operation, or return why not."""
-        point = partial(PointSamples, operation=operation, started_at=datetime.now(UTC).isoformat())
+        started_at = datetime.now(timezone.utc).isoformat()
+        point = partial(PointSamples, operation=operation, started_at=started_at)
         try:
             self._adapter.check(operation)
             if operation.collective is Collective.SEND_RECV and self._adapter.membership.size == 1:
@@ -266,13 +265,6 @@ def availability(name: AdapterName) -> str | None:
     return torchcomms_absence() if name == AdapterName.TORCHCOMMS else c10d_absence(name)
 
 
-def default_backend(name: AdapterName, device_kind: DeviceKind) -> str:
-    """What carries an adapter's bytes between such devices by default."""
-    if name is AdapterName.MPI:
-        return BACKEND
-    return "nccl" if device_kind is DeviceKind.CUDA else "gloo"
-
-
 def main(request_path: str) -> int:
     """Run this process's rank of a sweep in the current folder and return its exit status.
 
@@ -349,4 +341,7 @@ def _facts(adapter: CommAdapter, device: torch.device) -> SweepFacts:
 
 
 if __name__ == "__main__":
-    rank_main(main)
+    if sys.argv[1] == ABSENCE:
+        sys.stdout.write(availability(AdapterName(sys.argv[2])) or "")
+    else:
+        rank_main(main)

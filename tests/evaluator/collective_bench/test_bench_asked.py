@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evaluator.collective_bench.record import size_bytes, size_chain
 from evaluator.collective_bench.request import BenchContext, BenchPlan, read_plan
-from evaluator.rank.main import RankNumbers
+from evaluator.rank.protocol import RankNumbers
 from evaluator.workloads.collectives.operations import AdapterName, Collective, DType, ReduceOp
 
 VALID = {"collective": "all_reduce"}

@@ -17,7 +17,7 @@ from evaluator.collective_bench.request import BenchContext, read_plan
 from evaluator.collective_bench.run import AdapterChoice
 from evaluator.launchers.limits import descendants
 from evaluator.machine import mpi_library, mpirun_command, mpirun_environment
-from evaluator.rank.main import RankNumbers
+from evaluator.rank.protocol import RankNumbers
 from evaluator.timing.bench_csv import read_bench
 from evaluator.workloads.collectives.operations import (
     AdapterName,

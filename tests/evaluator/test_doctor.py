@@ -1,5 +1,6 @@
 """Probes of the machine say what is there, and what to do about what is not."""
 
+import platform
 from types import SimpleNamespace
 
 import psutil
@@ -14,6 +15,7 @@ from evaluator.doctor import (
     launch_repeatedly,
     smallest_difference,
 )
+from evaluator.job_python import JobPython
 from evaluator.machine import MpiLibrary
 from records.trial import Config, FailureKind
 from tests.evaluator.conftest import conditions
@@ -147,11 +149,33 @@ def test_mpi_is_the_library_that_ranks_load_with_its_mpirun(library, state, told
     assert (finding.remedy is None) == (state is State.OK)
 
 
-def test_torch_is_named_with_its_backends():
+def test_torch_is_named_with_its_backends_and_the_python_that_has_it():
     found = doctor.torch_backends()
 
     assert found.state is State.OK
     assert "gloo" in found.detail
+    assert found.detail.endswith(platform.python_version())
+
+
+@pytest.mark.parametrize(
+    ("python", "packages", "needed", "words"),
+    [
+        (None, {}, False, 'pip install "cclsearch[builtin]", or name a Python that has it'),
+        ("/job/python", {}, True, "not in CPython 3.10.4 (/job/python)"),
+        ("/job/python", {"torch": "2.5.1"}, True, "ranks need 2.6 or later"),
+        ("/job/python", {"torch": "2.9.0"}, True, "install a build of torch with gloo"),
+    ],
+)
+def test_a_search_of_scripts_needs_no_torch_and_a_python_that_is_named_has_to_have_it(
+    monkeypatch, python, packages, needed, words
+):
+    there = JobPython(python="CPython 3.10.4", packages=packages, torch_facts={}, backends={})
+    monkeypatch.setattr(doctor, "ask_python", lambda *_: there)
+
+    found = doctor.torch_backends(python)
+
+    assert (found.state, found.needed) == (State.MISSING, needed)
+    assert words in f"{found.detail} {found.remedy}"
 
 
 @pytest.mark.parametrize(

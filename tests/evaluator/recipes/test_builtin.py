@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.machine import OUR_FOLDER
 from evaluator.rank.job import Job, Schedule, parse
+from evaluator.recipes import builtin
 from evaluator.recipes.builtin import COMPILER_MODULES, BuiltinRecipe
 from records.errors import StudyError
 from records.study import Constraint, Dimension, Objective, Range, SearchSpace, Study
@@ -56,6 +58,44 @@ def test_a_cold_start_names_no_path_of_this_machine_and_a_warm_one_what_is_impor
     )
     assert job.modules == ()
     assert {*compiled.modules} - {*plain.modules} == {*COMPILER_MODULES}
+
+
+def test_ranks_of_a_study_with_a_python_start_there_warm_or_cold(study):
+    launch = replace(study.launch, python="/job/bin/python")
+    warm = BuiltinRecipe().job(replace(study, launch=launch), Config({"tp": 2}))
+    start = str(OUR_FOLDER / "evaluator/rank/start.py")
+
+    assert warm.python == "/job/bin/python"
+    assert " ".join(warm.argv) == (
+        "/job/bin/python -m torch.distributed.run --standalone --nproc-per-node=2 "
+        f"--no-python /job/bin/python {start} evaluator.rank.main job.json"
+    )
+
+
+@pytest.mark.parametrize(
+    ("release", "knobs", "words"),
+    [
+        ((2, 9), {"dp_shard": 2, "ep": 2}, "it takes torch 2.10, and the ranks have 2.9"),
+        (
+            (2, 6),
+            {"pp": 2, "pipeline_schedule": "dualpipev"},
+            "there is no such schedule: it takes torch 2.9, and the ranks have 2.6",
+        ),
+    ],
+)
+def test_what_the_torch_of_the_ranks_lacks_is_excluded_with_its_version(
+    study, monkeypatch, release, knobs, words
+):
+    monkeypatch.setattr(builtin, "torch_release", lambda _: release)
+    experts = {"expert_count": 4, "experts_per_token": 2, "expert_ffn_size": 64}
+    wide = on(4, study, layer_count=4, **(experts if "ep" in knobs else {}))
+
+    assert words in refusal(wide, **knobs)
+
+
+@pytest.mark.parametrize("release", [(2, 13), None])
+def test_the_newest_torch_lacks_nothing_and_without_one_nothing_is_known(release):
+    assert builtin.rules_of_torch(release) == ()
 
 
 def test_a_memory_budget_and_threads_reach_the_job_unless_a_knob_says_otherwise(study):

@@ -417,7 +417,7 @@ def test_a_configuration_that_breaks_a_rule_becomes_no_job():
 
 def test_adapters_that_are_not_here_are_named_together(monkeypatch):
     monkeypatch.setattr(machine, "mpi_library", lambda: None)
-    monkeypatch.setattr(availability, "_reported_absence", lambda name: f"no {name} here")
+    monkeypatch.setattr(availability, "_reported_absence", lambda name, _: f"no {name} here")
     study = exchange_of(Dimension(name="comm_adapter", choices=("c10d", "mpi", "torchcomms")))
 
     with pytest.raises(EnvironmentFault) as refused:

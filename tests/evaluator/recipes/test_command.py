@@ -137,6 +137,14 @@ def test_a_command_that_cannot_be_right_is_refused_before_anything_starts(
     assert refusal(script_study(**command)).startswith(message)
 
 
+def test_a_script_has_the_python_of_its_command(script_study):
+    asked = script_study()
+
+    refused = refusal(replace(asked, launch=replace(asked.launch, python="/job/bin/python")))
+
+    assert "a script is started with the Python that [command] run names" in refused
+
+
 def test_a_program_that_cannot_be_started_is_refused(tmp_path, script_study):
     script = tmp_path / "run"
     script.write_text("#!/bin/sh\n")

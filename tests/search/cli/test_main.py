@@ -15,6 +15,7 @@ from search.cli import main as cli
 from search.cli.main import exit_code, loaded, main
 from search.settings import Interrupted, ProviderError
 from tests.support import records as testing
+from tests.support import service
 
 STUDY = "20260101-000000-aaaa"
 
@@ -28,6 +29,7 @@ def test_the_list_of_commands_has_the_first_line_of_the_help_of_each(name):
 
 ALL_IN_ONE = """
 import sys
+sys.modules["torch"] = None  # importing it raises
 from search.cli.main import main
 for line in sys.argv[1:]:
     sys.argv = ["cclsearch", *line.split()]
@@ -35,7 +37,7 @@ for line in sys.argv[1:]:
         main()
     except SystemExit as leaving:
         print(f"== {leaving.code}")
-print(*sys.modules, file=sys.stderr)
+print(*(name for name, loaded in sys.modules.items() if loaded), file=sys.stderr)
 """
 
 
@@ -98,6 +100,21 @@ def test_help_and_reading_load_nothing_that_only_measuring_needs(
     _, modules = loaded_by(*lines.split(", "))
 
     assert modules & heavy == set()
+
+
+def test_a_script_is_searched_and_its_traces_are_read_where_torch_cannot_be_imported(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CCLSEARCH_STORE", str(tmp_path / "store"))
+    Path("study.toml").write_text(service.STUDY, encoding="utf-8")
+    Path("run.sh").write_text(service.SCRIPT, encoding="utf-8")
+    lines = ("try -c study.toml", "run -c study.toml --trials 1", "metrics compute trial:0", "show")
+
+    *_, computed, shown = loaded_by(*lines)[0]
+
+    assert "step_time" in computed
+    assert "best" in shown
 
 
 def test_no_command_spends_its_end_on_collecting_garbage():

@@ -39,6 +39,21 @@ def read(tmp_path):
     return run
 
 
+@pytest.mark.parametrize(
+    ("python", "located"),
+    [
+        ("env/bin/python", "{folder}/env/bin/python"),
+        ("/opt/env/bin/python", "/opt/env/bin/python"),
+        ("~/env/bin/python", "~/env/bin/python"),
+        ("python3.10", "python3.10"),
+    ],
+)
+def test_the_python_of_the_ranks_is_relative_to_the_study_file(read, tmp_path, python, located):
+    study = read(f'[launch]\npython = "{python}"\n')
+
+    assert study.launch.python == located.format(folder=tmp_path)
+
+
 @pytest.fixture
 def refusal(read, tmp_path):
     """Reads a study file that is refused; gives the one line that says why, behind its name."""

@@ -130,6 +130,16 @@ def test_a_bundle_brings_no_host_for_the_model(imported, monkeypatch, tmp_path):
         assert [row.study.llm.base_url for row in records.studies()] == [None]
 
 
+def test_a_bundle_brings_no_python_for_the_ranks(imported, monkeypatch, tmp_path):
+    monkeypatch.setattr("search.transfer.export.plain_study", lambda study: study)
+    study = hostile(tmp_path / "mark")
+    study = replace(study, launch=replace(study.launch, python="/tmp/evil"))
+    store, said = imported(study)
+    assert "python '/tmp/evil' is left out: a bundle cannot decide what is started here" in said
+    with closing(Store(store)) as records:
+        assert [row.study.launch.python for row in records.studies()] == [None]
+
+
 def test_a_bundle_reads_no_file_of_ours_as_its_seed(cclsearch, imported, tmp_path):
     private = tmp_path / "id_rsa"
     private.write_text("PRIVATE")

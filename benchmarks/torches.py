@@ -29,16 +29,19 @@ def main() -> int:
         command = [HERE / "parallelism_matrix.py", "--world-sizes", "4", "--python", python, *axes]
         subprocess.run([sys.executable, *map(str, command), "--json", str(rows)], check=True)
         found[version] = json.loads(rows.read_text(encoding="utf-8"))
-    return 0 if all([report(version, rows) for version, rows in found.items()]) else 1
+    reports = [report(version, rows) for version, rows in found.items()]
+    return 0 if all(reports) else 1
 
 
 def make_environment(folder, version, with_python):
-    """Make an environment with a CPU build of torch, once, and return its Python."""
+    """Make an environment with torch, a CPU build if there is one, once, and return its Python."""
     python = folder / "bin/python"
     if not (folder / "made").exists():
         subprocess.run([with_python, "-m", "venv", str(folder)], check=True)
-        install = [str(python), "-m", "pip", "install", "--quiet", f"torch=={version}+cpu"]
-        subprocess.run(install, check=True)
+        install = [str(python), "-m", "pip", "install", "--quiet"]
+        if subprocess.run([*install, f"torch=={version}+cpu"], check=False).returncode:
+            print(f"no CPU build of torch {version} in the package index: gigabytes for CUDA's")
+            subprocess.run([*install, f"torch=={version}"], check=True)
         (folder / "made").touch()
     return python
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job_python import LEAST_TORCH, ask_python, torch_release
+from evaluator.job_python import LEAST_TORCH, ask_python, release_of
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
@@ -279,7 +279,7 @@ def torch_backends(python: str | None = None) -> CheckResult:
     backends = found.backends or {}
     present = ", ".join(" ".join(filter(None, each)) for each in backends.items())
     detail = f"{version} with {present or 'no backend'}, {of}"
-    if (torch_release(python) or LEAST_TORCH) < LEAST_TORCH:
+    if (release_of(version) or LEAST_TORCH) < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))
         return missing("torch", detail, f"ranks need {least} or later", needed=True)
     if "gloo" in backends:

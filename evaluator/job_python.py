@@ -78,7 +78,12 @@ def torch_version(python: str | None) -> str | None:
 
 def torch_release(python: str | None) -> tuple[int, int] | None:
     """Return the first two numbers of the version of torch that ranks run, if there is one."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", torch_version(python) or "")
+    return release_of(torch_version(python))
+
+
+def release_of(text: str | None) -> tuple[int, int] | None:
+    """Return the first two numbers of a version; None where it does not begin with them."""
+    found = re.match(r"(\d{1,4})\.(\d{1,4})", text or "")
     return (int(found[1]), int(found[2])) if found else None
 
 
@@ -93,7 +98,8 @@ def check_torch(python: str | None) -> None:
     if release is None or release < LEAST_TORCH:
         found = own_python() if python is None else ask_python(python)
         had = found.packages.get("torch")
+        had = f"torch {had}" if had else "no torch"
         raise EnvironmentFault(
-            f"{python or sys.executable} ({found.python}) has {f'torch {had}' if had else 'no torch'}; "
+            f"{python or sys.executable} ({found.python}) has {had}; "
             f"ranks need torch {'.'.join(map(str, LEAST_TORCH))} or later"
         )

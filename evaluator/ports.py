@@ -36,12 +36,13 @@ class Job:
     """What to start: `files` go to the working folder first; `argv` starts it cold.
 
     A warm process that has imported `modules`, in `python` where that is not ours, can fork the
-    ranks instead; without any modules, only `argv` starts the job. A job that was inside its steps and whose ranks then give no sign of life for
-    `hang_after_s` hangs; before its steps, and without signs of life, only `timeout_s` holds. Each
-    of `folders` is made empty in the working folder, for the variable that it is listed under. The
-    processes of a job that `maps_freely` are not held to a share of the host's memory: drivers of
-    GPUs map far more than they use. Its processes stay on `cores`, if any are given, and on the
-    nodes with the numbers `nodes` of a cluster, by default the first.
+    ranks instead; without any modules, only `argv` starts the job. A job that was inside its steps
+    and whose ranks then give no sign of life for `hang_after_s` hangs; before its steps, and
+    without signs of life, only `timeout_s` holds. Each of `folders` is made empty in the working
+    folder, for the variable that it is listed under. The processes of a job that `maps_freely` are
+    not held to a share of the host's memory: drivers of GPUs map far more than they use. Its
+    processes stay on `cores`, if any are given, and on the nodes with the numbers `nodes` of a
+    cluster, by default the first.
     """
 
     argv: tuple[str, ...]

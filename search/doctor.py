@@ -41,9 +41,7 @@ QUICK_LAUNCHES, LONG_LAUNCHES = 4, 16
 LEAST_STORE_BYTES = 1 << 30
 
 
-def findings(
-    store: Path, *, long_noise: bool, python: str | None = None
-) -> Iterator[CheckResult]:
+def findings(store: Path, *, long_noise: bool, python: str | None = None) -> Iterator[CheckResult]:
     """Yield the result of each check when it ends; ranks run in the Python that is named."""
     hardware = machine.gpus, machine.gpu_links, machine.cores, machine.memory, machine.clocks
     for check in (*hardware, machine.interfaces, sandbox):

@@ -19,8 +19,8 @@ from evaluator.collective_bench.record import BenchMetrics, BenchRecord, LaunchP
 from evaluator.collective_bench.request import BenchPlan
 from evaluator.failures.classify import classify
 from evaluator.failures.logs import read_error
-from evaluator.launchers.watch import GrowingFile
 from evaluator.job_python import torch_version
+from evaluator.launchers.watch import GrowingFile
 from evaluator.machine import (
     Host,
     Snapshot,
@@ -63,7 +63,8 @@ Lines: TypeAlias = Sequence[SweepFacts | PointSamples]
 def launch_job(request: SweepRequest, rank_count: int, python: str | None = None) -> Job:
     """Give the job of one launch: by mpirun for MPI, else by torchrun.
 
-    Ranks run in our Python, or in the one that is named. They end a point that takes too long themselves; the limits here are for ranks that cannot.
+    Ranks run in our Python, or in the one that is named. They end a point that takes too long
+    themselves; the limits here are for ranks that cannot.
     """
     environment: Mapping[str, str] = {}
     program = (*command(SWEEP, python), REQUEST_NAME)

@@ -77,6 +77,7 @@ def load_entry(entry: str) -> Callable[..., Work]:
 
 JobT_co = TypeVar("JobT_co", bound=AnyJob, covariant=True)
 
+
 # Not slotted: a frozen class with slots cannot be called through an alias that names its job.
 @dataclass(frozen=True, kw_only=True)
 class Context(Generic[JobT_co]):

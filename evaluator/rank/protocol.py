@@ -438,7 +438,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(link))
         yield link
         waiting += [link.__context__, link.__cause__]
-        if sys.version_info >= (3, 11) and isinstance(link, BaseExceptionGroup):
+        if sys.version_info >= (3, 11) and isinstance(link, BaseExceptionGroup):  # noqa: F821 - ruff does not see the version
             waiting += reversed(link.exceptions)
 
 

@@ -1,4 +1,4 @@
-"""The Python of the ranks: what it is asked, what is said where it lacks something, and what it runs."""
+"""The Python of the ranks: what it has, what is said where it lacks something, what it runs."""
 
 import ast
 import json
@@ -88,7 +88,9 @@ def test_ranks_run_on_torch_from_2_6_on(python, version):
 def test_without_torch_one_line_says_what_to_install(monkeypatch):
     monkeypatch.setattr(job_python, "torch_version", lambda _: None)
 
-    with pytest.raises(EnvironmentFault, match=r'pip install "cclsearch\[builtin\]", or set python'):
+    with pytest.raises(
+        EnvironmentFault, match=r'pip install "cclsearch\[builtin\]", or set python'
+    ):
         check_torch(None)
 
 

@@ -136,7 +136,7 @@ def c10d_absence(name: AdapterName) -> str | None:
     if name is not AdapterName.C10D_TORCHCOMMS:
         return None
     reason = torchcomms_absence()
-    if reason is None and not dist.distributed_c10d._TORCHCOMM_AVAILABLE:
+    if reason is None and not getattr(dist.distributed_c10d, "_TORCHCOMM_AVAILABLE", False):
         # Asked to route its calls, such a torch would use its own backends and not say so.
         reason = "torch cannot route calls through this torchcomms; install a newer one"
     return reason and f"{name} cannot be used: {reason}"

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeAlias, TypeVar
 
 import torch
 
-from evaluator.rank.job import DeviceKind, JobError, parse
+from evaluator.rank.job import JobError, parse
 from evaluator.rank.main import bind_device, record_failure
 from evaluator.rank.main import main as rank_main
 from evaluator.rank.protocol import Phase, Progress, RankNumbers, write_failure

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh
 try:
     from torch.distributed.tensor.experimental._context_parallel import _attention as _ring
 except ImportError:  # torch before 2.10
-    from torch.distributed.tensor.experimental import (  # type: ignore[attr-defined, no-redef]
+    from torch.distributed.tensor.experimental import (  # type: ignore[no-redef]
         _attention as _ring,
     )
 

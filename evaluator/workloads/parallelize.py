@@ -466,7 +466,7 @@ def _sum_only(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     if mesh.device_type != "cpu":
         return model
     if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-        _fsdp_collectives._get_gradient_divide_factors = _divide_after_sum
+        _fsdp_collectives._get_gradient_divide_factors = _divide_after_sum  # type: ignore[assignment]  # torch has changed it
         return model
     for module in model.modules():
         if isinstance(module, FSDPModule):

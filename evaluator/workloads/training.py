@@ -6,7 +6,7 @@ format. Only the loss is computed in fp32.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from inspect import signature
@@ -96,9 +96,9 @@ class Pipeline:
             for stage, model in models.items()
         ]
         self._schedule = _schedule(job.config.pipeline_schedule, stages, loss)
-        # Older torch returns them always.
-        known = signature(self._schedule.step).parameters
-        self._options = {"return_outputs": False} if "return_outputs" in known else {}
+        self._step: Callable[..., object] = self._schedule.step
+        if "return_outputs" in signature(self._step).parameters:  # older torch always returns them
+            self._step = partial(self._step, return_outputs=False)
 
     def run(self, tokens: Tensor, targets: Tensor) -> Tensor | None:
         """Leave the gradients of (sequences, length) on the parameters.
@@ -108,11 +108,10 @@ class Pipeline:
         inputs = (tokens,) if self._takes_tokens else ()
         parts: list[Tensor] = []
         with self._loss.sliced():
-            self._schedule.step(
+            self._step(
                 *inputs,
                 target=targets if self._gives_loss else None,
                 losses=parts if self._gives_loss else None,
-                **self._options,
             )
         return torch.stack(parts).detach().sum() if parts else None
 

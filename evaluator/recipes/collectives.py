@@ -278,9 +278,7 @@ class CollectivesRecipe:
             argv=(
                 mpirun_command(world_size, rank_program(study, sys.executable))
                 if with_mpi
-                else torchrun_command(
-                    world_size, rank_program(study), study.node_count(world_size)
-                )
+                else torchrun_command(world_size, rank_program(study), study.node_count(world_size))
             ),
             world_size=world_size,
             files={JOB_FILE: json.dumps(_job_document(study, settings), indent=1)},

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from itertools import islice
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -466,12 +467,21 @@ def _sum_only(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     if mesh.device_type != "cpu":
         return model
     if not hasattr(FSDPModule, "set_force_sum_reduction_for_comms"):
-        _fsdp_collectives._get_gradient_divide_factors = _divide_after_sum  # type: ignore[assignment]  # torch has changed it
+        _complete_older_torch()
         return model
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.set_force_sum_reduction_for_comms(True)
     return model
+
+
+def _complete_older_torch() -> None:
+    """Give the streams of a CPU, which do nothing, what sharding asks of streams; keep to sums."""
+    cpu: Any = torch.cpu
+    cpu.Stream.record_event = lambda _stream: cpu.Event()
+    cpu.Stream.wait_event = lambda _stream, _event: None
+    collectives: Any = _fsdp_collectives
+    collectives._get_gradient_divide_factors = _divide_after_sum
 
 
 def _divide_after_sum(

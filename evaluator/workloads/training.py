@@ -121,14 +121,10 @@ def _schedule(
 ) -> PipelineScheduleSingle | PipelineScheduleMulti:
     kind = get_schedule_class(name.replace("_", ""))
     is_single = issubclass(kind, PipelineScheduleSingle)
-    # The loss already carries the micro-batch count.
-    schedule: PipelineScheduleSingle | PipelineScheduleMulti = kind(
-        stages[0] if is_single else list(stages),
-        loss.micro_batch_count,
-        loss_fn=loss,
-        scale_grads=False,
-    )
-    return schedule
+    make: Callable[..., PipelineScheduleSingle | PipelineScheduleMulti] = kind
+    if "scale_grads" in signature(kind).parameters:  # from torch 2.7 on
+        make = partial(kind, scale_grads=False)  # the loss already carries the micro-batch count
+    return make(stages[0] if is_single else list(stages), loss.micro_batch_count, loss_fn=loss)
 
 
 def _borders(

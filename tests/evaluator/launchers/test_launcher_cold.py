@@ -23,10 +23,10 @@ def log_of(launched):
 
 
 def test_a_rank_that_hangs_after_a_cold_start_is_found_and_all_stacks_are_taken(
-    launcher, job_of, tmp_path, processes
+    launcher, job_of, tmp_path, processes, study
 ):
     job = job_of("misbehave", what="hang", rank=1, step=2, cold=True, hang_after_s=1)
-    rank = f"RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 {shlex.join(rank_program())}"
+    rank = f"RANK=$rank LOCAL_RANK=$rank WORLD_SIZE=2 {shlex.join(rank_program(study))}"
     both = f"for rank in 0 1; do {rank} & done; wait"
     meeting = {"init_method": f"file://{tmp_path}/store"}
     files = {**job.files, "job.json": json.dumps(json.loads(job.files["job.json"]) | meeting)}

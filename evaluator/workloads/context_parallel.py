@@ -7,6 +7,7 @@ torch's; here are the attention kernels that it runs on each kind of device.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Protocol
 
 import torch
@@ -85,10 +86,11 @@ _KERNELS = {
 class RingAttention:
     """Causal attention over sequences of which each rank holds a part from either end."""
 
-    def __init__(self, group: ProcessGroup, backend: AttentionBackend) -> None:
+    def __init__(self, cp: DeviceMesh, backend: AttentionBackend) -> None:
         # To the next rank only; torch would gather all parts together.
         _ring.set_rotate_method("alltoall")
-        self._group = group
+        takes_mesh = "mesh" in signature(_ring._templated_ring_attention).parameters  # older torch
+        self._group = cp if takes_mesh else cp.get_group()
         self._backend = backend
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ class _Context(Protocol):
     """What autograd keeps from the forward pass for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    group: ProcessGroup
+    group: ProcessGroup | DeviceMesh
     kernel: Kernel
     carried: dict[str, object]
 
@@ -125,7 +127,7 @@ class _Ring(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        group: ProcessGroup,
+        group: ProcessGroup | DeviceMesh,
         kernel: Kernel,
     ) -> Tensor:
         output, log_sum_exp, *carried = _ring._templated_ring_attention(
@@ -216,7 +218,7 @@ def open_attention(config: Config, cp: DeviceMesh | None) -> Attend:
         return plain
     match config.context_method:
         case ContextMethod.RING:
-            return RingAttention(cp.get_group(), config.attention_backend)
+            return RingAttention(cp, config.attention_backend)
         case ContextMethod.ALL_GATHER:
             return GatheredAttention(cp, plain)
         case ContextMethod.ULYSSES:

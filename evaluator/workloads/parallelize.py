@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
 from itertools import islice
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -477,11 +476,10 @@ def _sum_only(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 
 def _complete_older_torch() -> None:
     """Give the streams of a CPU, which do nothing, what sharding asks of streams; keep to sums."""
-    cpu: Any = torch.cpu
-    cpu.Stream.record_event = lambda _stream: cpu.Event()
-    cpu.Stream.wait_event = lambda _stream, _event: None
-    collectives: Any = _fsdp_collectives
-    collectives._get_gradient_divide_factors = _divide_after_sum
+    done = {"record_event": lambda _stream: torch.cpu.Event(), "wait_event": lambda *_: None}
+    for name, does_nothing in done.items():
+        setattr(torch.cpu.Stream, name, does_nothing)
+    vars(_fsdp_collectives)["_get_gradient_divide_factors"] = _divide_after_sum
 
 
 def _divide_after_sum(

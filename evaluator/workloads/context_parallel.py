@@ -89,8 +89,9 @@ class RingAttention:
     def __init__(self, cp: DeviceMesh, backend: AttentionBackend) -> None:
         # To the next rank only; torch would gather all parts together.
         _ring.set_rotate_method("alltoall")
-        takes_mesh = "mesh" in signature(_ring._templated_ring_attention).parameters  # older torch
-        self._group = cp if takes_mesh else cp.get_group()
+        self._group = cp.get_group()
+        if "mesh" in signature(_ring._templated_ring_attention).parameters:  # in older torch
+            self._group = cp  # type: ignore[assignment]
         self._backend = backend
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -113,7 +114,7 @@ class _Context(Protocol):
     """What autograd keeps from the forward pass for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
-    group: ProcessGroup | DeviceMesh
+    group: ProcessGroup
     kernel: Kernel
     carried: dict[str, object]
 
@@ -127,7 +128,7 @@ class _Ring(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        group: ProcessGroup | DeviceMesh,
+        group: ProcessGroup,
         kernel: Kernel,
     ) -> Tensor:
         output, log_sum_exp, *carried = _ring._templated_ring_attention(

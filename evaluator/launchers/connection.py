@@ -25,7 +25,8 @@ class Connection(LineProcess):
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         # Everything below it inherits the marker, so that it can be found when we are gone.
-        marker = f"{os.getpid()}-{_start_ticks(os.getpid())}-{uuid.uuid4().hex}"
+        owner = f"{os.getpid()}-{_start_ticks(os.getpid())}-{_pid_namespace()}"
+        marker = f"{owner}-{uuid.uuid4().hex}"
         self.environment = {**environment, MARKER: marker}
         super().__init__(
             *command("evaluator.launchers.supervisor", None), environment=self.environment
@@ -64,8 +65,9 @@ def kill_orphans() -> None:
     """Kill what is left of launchers that were killed together with their supervisors."""
     orphaned = set()
     for _, marker in _marked():
-        pid, start_ticks, *_ = marker.split("-")
-        if not pid.isdecimal() or _start_ticks(int(pid)) != start_ticks:
+        pid, start_ticks, namespace, *_ = [*marker.split("-"), "", ""]
+        # We see into containers on this machine, and do not know who lives there.
+        if namespace == _pid_namespace() and _start_ticks(int(pid)) != start_ticks:
             orphaned.add(marker)
     if orphaned:
         _kill_marked(orphaned)
@@ -99,6 +101,11 @@ def _marker(pid: int) -> str | None:
             if variable.startswith(prefix):
                 return variable.removeprefix(prefix).decode(errors="replace")
     return None
+
+
+def _pid_namespace() -> str:
+    """What tells our process numbers from those of containers."""
+    return str(Path("/proc/self/ns/pid").stat().st_ino)
 
 
 def _start_ticks(pid: int) -> str | None:

@@ -90,6 +90,7 @@ class Allocation:
         self._scheduler = scheduler
         self._study_id = study_id
         self._attempt = 0
+        self._is_unanswered = False
         self._agents: Agents | None = None
         self._ready: Sequence[NodeAgent] = ()
         self._asked_s = 0.0
@@ -127,11 +128,10 @@ class Allocation:
         `SchedulerError` where the scheduler refuses, and `KeyboardInterrupt` once it is stopped.
         """
         with self._lock:
-            self.begin()
             lost = next((agent for agent in self._ready if agent.lost is not None), None)
             if lost is not None:
                 self.give_up(lost)
-                self.begin()
+            self._begin_once_answered(stopped, on_phase)
             if not self._ready:
                 joined = self._joined(stopped, on_phase)
                 self._check(joined)
@@ -174,6 +174,23 @@ class Allocation:
         """How long the nodes are still ours, as the scheduler said last; None where it did not."""
         return self._state.ends_in_s if isinstance(self._state, Running) else None
 
+    def _begin_once_answered(self, stopped: Event, on_phase: PhaseListener) -> None:
+        """Ask for nodes again and again while the scheduler is too busy to answer."""
+        deadline_s = time.monotonic() + self.cluster.queue_limit_s
+        while True:
+            try:
+                self.begin()
+            except SchedulerBusy as busy:
+                if time.monotonic() > deadline_s:
+                    limit_s = self.cluster.queue_limit_s
+                    words = f"no answer of the scheduler within {limit_s:g} s: {busy}"
+                    raise NodesUnavailable("not_scheduled", words) from busy
+                on_phase("queued")
+                if stopped.wait(ASK_SCHEDULER_EVERY_S):
+                    raise KeyboardInterrupt from busy
+            else:
+                return
+
     def _adopt_or_cancel(self) -> None:
         """Take over the job of a search that was killed, or end it where it is not the same."""
         for path in sorted(self.folder.glob("*.json")):
@@ -198,7 +215,8 @@ class Allocation:
 
     def _submit(self) -> None:
         self._agents = self._agents or Agents()
-        self._attempt += 1
+        if not self._is_unanswered:
+            self._attempt += 1
         name = job_name(self._study_id, self._attempt)
         meeting = self._expect(name)
         carries, program = self._scheduler.carries_files, agent_zip()
@@ -212,14 +230,17 @@ class Allocation:
             node_count=self.nodes.count,
             command=(python, *where),
             files={AGENT: program, meeting.name: meeting.read_bytes()} if carries else {},
+            log=meeting.with_suffix(".log"),
         )
         try:
             self.job = self._scheduler.submit(request)
         except SchedulerBusy:
-            raise  # it may have arrived: its name stays on record
+            self._is_unanswered = True  # it may have arrived: its name stays on record
+            raise
         except SchedulerError:
             meeting.unlink()
             raise
+        self._is_unanswered = False
         _LOG.info("submitted job=%s name=%s", self.job, name)
 
     def _expect(self, name: str) -> Path:

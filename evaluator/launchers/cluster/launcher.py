@@ -26,6 +26,7 @@ from evaluator.launchers.cluster.agents import Inbox, NodeAgent, next_message
 from evaluator.launchers.cluster.allocation import Allocation, NodesUnavailable
 from evaluator.launchers.cluster.channel import Message
 from evaluator.launchers.cluster.nodes import cluster_of, environment_for_nodes, nodes_of
+from evaluator.launchers.cluster.scheduler import SchedulerBusy
 from evaluator.launchers.cluster.schedulers.catalog import scheduler_named
 from evaluator.launchers.limits import DISK_BYTES
 from evaluator.launchers.local import OVERRUN_S, POLL_S, LocalLauncher, thread_counts
@@ -95,7 +96,8 @@ class ClusterLauncher:
 
     def prepare(self, job: Job) -> None:  # noqa: ARG002 - there is no node yet that could
         """Ask for nodes, without waiting for them."""
-        self._allocation.begin()
+        with suppress(SchedulerBusy):  # the first launch asks again
+            self._allocation.begin()
 
     def run(self, job: Job, workdir: Path, on_phase: PhaseListener) -> JobResult:
         """Run a job; a Ctrl-C or any other exception ends its processes before it leaves."""

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from records.errors import StudyError
@@ -34,7 +35,7 @@ class AgentRequest:
     number of its node from the connection. `environment` is added to what a node has and holds no
     secret. Where the scheduler carries files, `files` have to lie in the folder in which the
     command starts, readable by the user alone; otherwise there are none, and everything that the
-    command names lies in the shared directory.
+    command names lies in the shared directory, as does `log`, which takes what agents print.
     """
 
     name: str
@@ -42,6 +43,7 @@ class AgentRequest:
     command: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, bytes] = field(default_factory=dict)
+    log: Path = Path("/dev/null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,9 @@ def answer_of(
     except FileNotFoundError as error:
         raise SchedulerError(f"{command[0]} is not installed on this machine") from error
     except subprocess.TimeoutExpired as error:
-        raise SchedulerBusy(f"{command[0]} did not answer within {limit_s:g} s") from error
+        said = error.stderr.decode(errors="replace") if error.stderr else ""
+        words = last_words(f"{command[0]} did not answer within {limit_s:g} s. {said}")
+        raise SchedulerBusy(words) from error
     if done.returncode:
         words = last_words(done.stderr or done.stdout) or f"exit status {done.returncode}"
         raise SchedulerError(f"{command[0]}: {words}")

@@ -150,6 +150,32 @@ def test_a_scheduler_that_does_not_answer_is_asked_again(allocation, monkeypatch
     assert len(wait(allocation(scheduler))) == 2
 
 
+def test_a_request_that_a_busy_scheduler_did_not_answer_is_made_again_under_its_name(
+    allocation, monkeypatch
+):
+    monkeypatch.setattr("evaluator.launchers.cluster.allocation.ASK_SCHEDULER_EVERY_S", 0.01)
+    busy = [SchedulerBusy("its queue is full")] * 2
+
+    def start(request):
+        if busy:
+            raise busy.pop()
+        agents_of("n1", "n2")(request)
+
+    scheduler = FakeScheduler(start)
+
+    assert len(wait(allocation(scheduler))) == 2
+    assert [request.name for request in scheduler.requests] == [f"cclsearch-{STUDY}-1"] * 3
+
+
+def test_a_scheduler_that_is_busy_for_too_long_gives_no_nodes(allocation):
+    def start(_request):
+        raise SchedulerBusy("its queue is full")
+
+    with pytest.raises(NodesUnavailable, match="its queue is full") as raised:
+        wait(allocation(FakeScheduler(start), queue_limit_s=1e-9))
+    assert raised.value.reason == "not_scheduled"
+
+
 def test_waiting_for_nodes_can_be_stopped(allocation):
     stopped = Event()
     stopped.set()

@@ -5,6 +5,8 @@
 #             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
 # make torches    every parallelism on 4 ranks with older versions of torch, in environments in
 #             build/torches; TORCHES="2.6.0 2.8.0" for others
+# make clusters      searches on a real Slurm with two nodes on this machine; it needs root, and
+#             python tests/clusters/slurm_cluster.py install --accounting
 # make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000,
 #             make docs-links checks links to other sites, which needs a network
 #
@@ -24,7 +26,7 @@ FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/en
 
 TORCHES ?= 2.6.0 2.9.1 $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: run test e2e frameworks torches check lint types layers docs docs-serve docs-links clean
+.PHONY: run test e2e frameworks torches clusters check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -43,6 +45,9 @@ frameworks: $(VENV)/.installed
 
 torches: $(VENV)/.installed
 	$(BIN)/python benchmarks/torches.py $(TORCHES)
+
+clusters: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -s --timeout 1800 tests/clusters/*_jobs.py tests/clusters/*_searches.py
 
 check: lint types layers docs test
 

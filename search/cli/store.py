@@ -131,7 +131,7 @@ def version() -> None:
 def _print(finding: CheckResult) -> None:
     from search.views.terminal import echo_wrapped
 
-    echo_wrapped(f"{finding.state:<8}{finding.subject:<14}{finding.detail}", indent=22)
+    echo_wrapped(f"{finding.state:<8}{finding.subject:<13} {finding.detail}", indent=22)
     if finding.remedy is not None:
         echo_wrapped(f"{'':<22}{finding.remedy}", indent=22)
 

@@ -93,6 +93,7 @@ class Allocation:
         self._is_unanswered = False
         self._agents: Agents | None = None
         self._ready: Sequence[NodeAgent] = ()
+        self._has_met = False
         self._asked_s = 0.0
         self._started_s: float | None = None
         self._state: JobState = Waiting("")
@@ -115,7 +116,13 @@ class Allocation:
             missing = self._scheduler.missing()
             if missing is not None:
                 raise EnvironmentFault(missing)
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise EnvironmentFault(
+                    f"[cluster] shared_dir {self.root} cannot be used here: {error.strerror}; name "
+                    "a folder in which you can write, here and on every node"
+                ) from error
             if self._agents is None:
                 self._adopt_or_cancel()
             if self.job is None:
@@ -135,7 +142,7 @@ class Allocation:
             if not self._ready:
                 joined = self._joined(stopped, on_phase)
                 self._check(joined)
-                self._ready = joined
+                self._ready, self._has_met = joined, True
             return self._ready
 
     def give_up(self, agent: NodeAgent) -> NodesUnavailable:
@@ -311,6 +318,12 @@ class Allocation:
                 self._cancel()
                 if kind == "refused":
                     raise SchedulerError(words)
+                if kind == "ended" and not self._has_met:
+                    # Nothing took the nodes away, so the next agents would end in the same way.
+                    raise EnvironmentFault(
+                        f"the agents ended before they connected ({words}); is their Python there, "
+                        "3.11 or later? [cluster] python names another"
+                    )
                 raise NodesUnavailable(_REASONS[kind], f"the nodes were lost ({words})")
             case unknown:
                 assert_never(unknown)

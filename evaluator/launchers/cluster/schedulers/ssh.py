@@ -16,6 +16,7 @@ from evaluator.launchers.cluster.agent import END_WITH_STDIN
 from evaluator.launchers.cluster.scheduler import (
     AgentRequest,
     Gone,
+    GoneKind,
     JobState,
     Running,
     SchedulerError,
@@ -81,8 +82,9 @@ class Ssh:
         for agent in agents:
             words = agent.ended_with()
             if words is not None:
+                kind: GoneKind = "refused" if agent.was_refused else "ended"
                 self.cancel(job)
-                return Gone("refused" if agent.was_refused else "node_failed", words)
+                return Gone(kind, words)
         return Running(nodes=tuple(a.host for a in agents)) if agents else Gone("ended", "it ended")
 
     def cancel(self, job: str) -> None:

@@ -127,7 +127,6 @@ def test_nodes_whose_agents_do_not_come_are_named_and_given_back(allocation):
         ("cancelled", "preempted"),
         ("time_limit", "preempted"),
         ("node_failed", "node_failed"),
-        ("ended", "node_failed"),
     ],
 )
 def test_a_job_that_is_gone_is_infrastructure(allocation, kind, reason):
@@ -137,6 +136,24 @@ def test_a_job_that_is_gone_is_infrastructure(allocation, kind, reason):
     with pytest.raises(NodesUnavailable, match="as it says") as raised:
         wait(allocation(scheduler))
     assert raised.value.reason == reason
+
+
+def test_agents_that_end_before_they_connect_end_the_search_and_not_its_trials(allocation):
+    scheduler = FakeScheduler()
+    scheduler.first_state = Gone("ended", "n1: python: not found")
+
+    with pytest.raises(EnvironmentFault, match=r"python: not found.*\[cluster\] python"):
+        wait(allocation(scheduler))
+
+
+def test_a_shared_folder_that_cannot_be_made_is_named(tmp_path):
+    root = tmp_path / "file"
+    root.touch()
+    nodes = Nodes(count=1, ranks_per_node=1)
+    broken = Allocation(FakeScheduler(), Cluster(), nodes, study_id=STUDY, root=root)
+
+    with pytest.raises(EnvironmentFault, match=r"shared_dir .*file cannot be used here: Not a dir"):
+        broken.begin()
 
 
 def test_a_scheduler_that_does_not_answer_is_asked_again(allocation, monkeypatch):

@@ -404,6 +404,7 @@ def evidence(study: Study, measurement: Measurement, traces: TraceSet | None) ->
         traffic=measurement.traffic,
         workload=study.workload,
         environment=study.usable_environment,
+        compute_precision=measurement.compute_precision,
     )
 
 

@@ -314,6 +314,8 @@ class Measurement:
     """Versions of the job's own Python and frameworks, by name, as far as it reported them."""
     grad_norms: tuple[float, ...] = ()
     """Norm of all gradients in each step that it was reported for, before any clipping."""
+    compute_precision: str | None = None
+    """Number format that matrices were multiplied in, where it is not the workload's."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:

@@ -209,6 +209,11 @@ class Share:
         return NUMBER_BYTES[self.work.precision]
 
     @property
+    def activation_bytes(self) -> int:
+        """Bytes of a number that is kept for the backward pass, as most are."""
+        return NUMBER_BYTES[Precision.BF16] if self.config.autocasts else self.number_bytes
+
+    @property
     def tokens(self) -> float:
         """Tokens of one micro-batch that this rank sees."""
         return self.config.micro_batch * self.work.sequence_length / self.config.cp
@@ -380,11 +385,12 @@ def _setup(share: Share, device: DeviceKind) -> MemoryEstimate:
 
 def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
     """The start of a backward pass with every other micro-batch in flight that there can be."""
-    size = share.number_bytes
-    held = size * share.held
-    activations = size * share.tokens * _kept_per_token(share, device)
+    held = share.number_bytes * share.held
+    activations = share.activation_bytes * share.tokens * _kept_per_token(share, device)
     loss = share.tokens * _loss_bytes_per_token(share)
-    flow = size * share.tokens * _flow_per_token(share, device)
+    flow = share.activation_bytes * share.tokens * _flow_per_token(share, device)
+    if share.config.autocasts:
+        activations += share.tokens * _autocast_bytes_per_token(share)
     gradients = _gradient_bytes(share)
     if micro_batch_count(share.work, share.config) == 1 and not in_buckets(share.config):
         # They come as activations go.
@@ -397,7 +403,7 @@ def _passes(share: Share, device: DeviceKind) -> MemoryEstimate:
         # The loss is done when the first layer goes back.
         activations_bytes=activations + max(0.0, flow - loss),
         loss_bytes=loss,
-        buffers_bytes=_gathered_bytes(share),
+        buffers_bytes=_gathered_bytes(share) + _cast_bytes(share),
         runtime_bytes=_runtime_bytes(share.config, device),
     )
 
@@ -437,6 +443,22 @@ def _kept_per_token(share: Share, device: DeviceKind) -> float:
     return kept
 
 
+def _autocast_bytes_per_token(share: Share) -> float:
+    """What layers keep in addition where autocast makes copies for matrix products.
+
+    Hidden states between layers stay in fp32, and each product has its own copy in bf16 of what
+    a norm gives: of the three to queries, keys and values, and the two into the inner space.
+    """
+    kept = 1 if share.config.activation_checkpointing is Checkpointing.FULL else 5
+    copied = NUMBER_BYTES[Precision.BF16] * share.work.hidden_size
+    return kept * copied * share.layer_count
+
+
+def _cast_bytes(share: Share) -> float:
+    """Parameters in bf16, which autocast keeps until the backward pass has used them."""
+    return NUMBER_BYTES[Precision.BF16] * share.unsharded if share.config.autocasts else 0
+
+
 def _flow_per_token(share: Share, device: DeviceKind) -> float:
     """Numbers of one layer on its way back: its gradients, and what it had to compute again."""
     work, config = share.work, share.config
@@ -460,7 +482,7 @@ def _loss_bytes_per_token(share: Share) -> float:
     work, config = share.work, share.config
     if not share.gives_loss:
         return 0
-    size = NUMBER_BYTES[work.precision]
+    size = share.activation_bytes
     sliced = config.tp > 1 and config.loss_parallel
     vocabulary = work.vocab_size / (config.tp if sliced else 1)
     one = (4 if sliced else 3) * FP32_BYTES + (size if size != FP32_BYTES else 0)

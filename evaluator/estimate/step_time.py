@@ -42,6 +42,7 @@ from evaluator.rank.job import (
     ONE_STAGE,
     SPLIT_BACKWARD,
     Checkpointing,
+    ComputePrecision,
     Config,
     OptimizerLoop,
     Schedule,
@@ -223,7 +224,9 @@ def estimate_step(
     `distributed_tensors` are how the built-in trainer slices matrices, at a cost in Python.
     """
     threads = config.threads_per_rank
-    machine = machine_of(environment, work.precision, config.world_size, threads)
+    asked = config.compute_precision
+    precision = work.precision if asked is ComputePrecision.PARAMETER else asked
+    machine = machine_of(environment, precision, config.world_size, threads)
     if work.output_length:
         return estimate_inference(work, config, machine)
     return estimate_training(work, config, machine, distributed_tensors=distributed_tensors)

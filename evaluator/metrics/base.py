@@ -72,6 +72,8 @@ class Evidence:
     traffic: tuple[TrafficResult, ...] = ()
     workload: Workload | None = None
     environment: Environment | None = None
+    compute_precision: str | None = None
+    """Number format that matrices were multiplied in, where it is not the workload's."""
 
     @cached_property
     def split(self) -> "JobSplit | None":

@@ -65,9 +65,9 @@ _HOST_DEVICE: Final = re.compile(
 @metric_of("Model FLOPs utilization", "fraction", "higher", ANY_WITH_CARD, version=2)
 def mfu(evidence: Evidence) -> float | Absent:
     """FLOP that the model needs for a step, 6 N + 12 L H Q S per token in training and a third of
-    it in inference, over step time, ranks and the dense peak of their device at the workload's
-    precision. From XLA traces without a card, what the computing operations state (at bf16),
-    recomputation included; absent where custom calls, such as Pallas kernels, state none.
+    it in inference, over step time, ranks and the dense peak of their device at the precision of
+    its matrix products. From XLA traces without a card, what the computing operations state (at
+    bf16), recomputation included; absent where custom calls, such as Pallas kernels, state none.
 
     The published one knows three devices, divides by the card's device count even if fewer ran, and
     in inference divides the prompt's tokens by the whole latency; in percent.
@@ -141,7 +141,7 @@ def flops_per_s_and_rank(evidence: Evidence) -> float | Absent:
 
 
 def peak_per_rank(evidence: Evidence) -> float | Absent:
-    """FLOP/s that one rank's device can do at the workload's precision."""
+    """FLOP/s that one rank's device can do in the number format of its matrix products."""
     precision = _precision(evidence)
     traced = evidence.traces.ranks if evidence.traces else ()
     names = [trace.device.name for trace in traced if trace.device and trace.device.name]
@@ -384,4 +384,6 @@ def _stated_flops(trace: RankTrace) -> tuple[float, float, float, int]:
 
 
 def _precision(evidence: Evidence) -> str:
+    if evidence.compute_precision is not None:
+        return evidence.compute_precision
     return evidence.workload.precision if evidence.workload else "bf16"

@@ -185,6 +185,18 @@ class Reduction(StrEnum):
     BF16 = "bf16"
 
 
+class ComputePrecision(StrEnum):
+    """The number format in which matrices are multiplied, where parameters are in fp32.
+
+    `bf16` is autocast: products and attention are in bf16; parameters, gradients and optimizer
+    state stay in fp32.
+    """
+
+    PARAMETER = "parameter"
+    TF32 = "tf32"
+    BF16 = "bf16"
+
+
 class OptimizerLoop(StrEnum):
     """How the optimizer goes over the parameters."""
 
@@ -271,6 +283,7 @@ class Config:
     fsdp_reshard: Reshard = Reshard.AUTO
     fsdp_prefetch: int = field(default=0, metadata={"least": 0})
     fsdp_reduction: Reduction = Reduction.PARAMETER
+    compute_precision: ComputePrecision = ComputePrecision.PARAMETER
     optimizer_loop: OptimizerLoop = OptimizerLoop.FOREACH
     attention_backend: AttentionBackend = AttentionBackend.AUTO
     threads_per_rank: int = 1
@@ -279,6 +292,11 @@ class Config:
     def dp(self) -> int:
         """Ranks that see different sequences: replicas times shards."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def autocasts(self) -> bool:
+        """Whether matrices in fp32 are multiplied in bf16."""
+        return self.compute_precision is ComputePrecision.BF16
 
     @property
     def splits_backward(self) -> bool:

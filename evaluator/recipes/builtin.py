@@ -20,7 +20,14 @@ from evaluator.job_python import check_torch, torch_release
 from evaluator.machine import check_local, torchrun_command
 from evaluator.metrics.registry import ALIASES
 from evaluator.ports import Job, JobResult, Reading
-from evaluator.rank.job import FOLDED, LOOPED_STAGES, DeviceKind, JobError, Schedule
+from evaluator.rank.job import (
+    FOLDED,
+    LOOPED_STAGES,
+    ComputePrecision,
+    DeviceKind,
+    JobError,
+    Schedule,
+)
 from evaluator.rank.job import Config as RankConfig
 from evaluator.rank.job import Job as RankJob
 from evaluator.rank.job import Workload as RankWorkload
@@ -148,12 +155,19 @@ class BuiltinRecipe:
     def read(
         self,
         study: Study,
-        job: Job,  # noqa: ARG002 - the port
+        job: Job,
         result: JobResult,
         launched_ns: int,  # noqa: ARG002 - the port
     ) -> Reading | Failed:
         """Read the samples of all ranks, and their traces if steps were to be profiled."""
-        return read_ranks(result, study, study.measure.profiled_steps)
+        reading = read_ranks(result, study, study.measure.profiled_steps)
+        if isinstance(reading, Failed):
+            return reading
+        asked = parse_job(RankJob, job.files[JOB_FILE]).config.compute_precision
+        if asked is ComputePrecision.PARAMETER:
+            return reading
+        measurement = replace(reading.measurement, compute_precision=asked.value)
+        return replace(reading, measurement=measurement)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -411,15 +411,17 @@ class Decoder(nn.Module):
         )
         self.norm = nn.RMSNorm(hidden_size, eps=_NORM_EPSILON) if stage.is_last else None
         self.head = nn.Linear(hidden_size, workload.vocab_size, bias=False) if self.norm else None
+        self.autocasts = False
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (batch, sequence) tokens or (batch, sequence, hidden) states onwards."""
-        if self.embedding is not None:
-            x = self.embedding(x)
-        for block in self.blocks:
-            x = block(x)
-        if self.norm is not None and self.head is not None:
-            x = self.head(self.norm(x))
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.autocasts):
+            if self.embedding is not None:
+                x = self.embedding(x)
+            for block in self.blocks:
+                x = block(x)
+            if self.norm is not None and self.head is not None:
+                x = self.head(self.norm(x))
         return x
 
 

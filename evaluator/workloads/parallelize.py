@@ -163,6 +163,7 @@ def parallelize(model: Decoder, config: Config, layout: Layout) -> nn.Module:
     if peers is not None:
         apply_expert_parallel(model, peers)
     apply_checkpointing(model, config.activation_checkpointing)
+    model.autocasts = config.autocasts
     if config.compile:
         # A pool of compilers for each rank would crowd the machine.
         inductor.compile_threads = config.threads_per_rank

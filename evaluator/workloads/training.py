@@ -26,7 +26,15 @@ from torch.distributed.pipelining.schedules import (
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from evaluator.rank.job import Config, Job, JobError, OptimizerLoop, Schedule, Workload
+from evaluator.rank.job import (
+    ComputePrecision,
+    Config,
+    Job,
+    JobError,
+    OptimizerLoop,
+    Schedule,
+    Workload,
+)
 from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads.context_parallel import own_positions
@@ -135,10 +143,11 @@ def _borders(
     sequence_ranks = config.tp if config.sequence_parallel else 1
     vocabulary_ranks = config.tp if config.loss_parallel else 1
     empty = partial(torch.empty, dtype=dtype, device="meta", requires_grad=True)
+    logits = torch.bfloat16 if config.autocasts else dtype
     return (
         torch.empty(batch, length, dtype=torch.long, device="meta"),
         empty(batch, length // sequence_ranks, workload.hidden_size),
-        empty(batch, length, workload.vocab_size // vocabulary_ranks),
+        empty(batch, length, workload.vocab_size // vocabulary_ranks, dtype=logits),
     )
 
 
@@ -237,6 +246,9 @@ def open_optimizer(parameters: Iterable[nn.Parameter], loop: OptimizerLoop) -> t
 def train(context: RankContext) -> Work:
     """Build this rank's share of the training job; every rank must call it."""
     workload, config = context.job.workload, context.job.config
+    # Set in any case: images of some makers have TF32 as the default.
+    is_tf32 = config.compute_precision is ComputePrecision.TF32
+    torch.set_float32_matmul_precision("high" if is_tf32 else "highest")
     layout = open_layout(config, context.device)
     dtype = DTYPES[workload.precision]
     positions = own_positions(config, layout.place("cp"), workload.sequence_length)

@@ -80,6 +80,14 @@ def test_a_coarser_precision_allows_for_more_rounding(precision, same, study):
     assert (failed is None) is same
 
 
+@pytest.mark.parametrize(("precision", "same"), [(None, False), ("tf32", True), ("bf16", True)])
+def test_matrices_multiplied_in_a_coarser_format_allow_for_more_rounding(precision, same, study):
+    coarse = replace(trained(4.0 * 1.005), compute_precision=precision)
+
+    assert (other_work(coarse, REFERENCE, study) is None) is same
+    assert (other_work(REFERENCE, coarse, study) is None) is same
+
+
 S = 10**9
 WORKLOAD = Workload(
     name="w", phase="inference", global_batch=4, sequence_length=10, output_length=5

@@ -129,6 +129,7 @@ MEASURED = {
 LAYOUTS = [
     {"micro_batch": 16},
     {"micro_batch": 16, "activation_checkpointing": "selective"},
+    {"micro_batch": 16, "compute_precision": "bf16"},
     {"dp_replicate": 2, "micro_batch": 8},
     {"dp_shard": 2, "micro_batch": 2},
     {"tp": 2, "micro_batch": 16},

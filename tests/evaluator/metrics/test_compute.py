@@ -145,6 +145,14 @@ def card(accelerator_name, **changed):
         (
             "mfu",
             None,
+            TIMED
+            | {"step_times_s": (4.0,), "compute_precision": "tf32"}
+            | card("nvidia_h100", precision="fp32"),
+            RATE / 2 / 494.7e12,
+        ),
+        (
+            "mfu",
+            None,
             {"step_times_s": (2.0,)},
             "the model that ran is unknown; give its card",
         ),
@@ -164,6 +172,7 @@ def card(accelerator_name, **changed):
         "a device that is not known is named and how to give it",
         "its rate needs no peak",
         "more than the peak is no utilization",
+        "the peak is that of the format in which matrices were multiplied",
         "without a card there is no model",
         "steps of a server are not those of the workload",
         "operations that tell their flop need no card",

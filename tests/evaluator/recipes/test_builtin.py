@@ -159,6 +159,8 @@ LAYOUTS = [
     ({"tp": 2, "compile": True}, "breaks compiled_slices: "),
     ({"ep": 2}, "breaks experts: "),
     ({"attention_backend": "cudnn"}, "breaks cpu_kernel: "),
+    ({"compute_precision": "tf32"}, "breaks tf32: "),
+    ({"compute_precision": "bf16", "cp": 2, "micro_batch": 4}, "breaks autocast_ring: "),
     ({"dp_replicate": 2, "ddp_comm_hook": "power_sgd"}, "breaks compressed: "),
     ({"dp_replicate": 2, "ddp_static_graph": True}, "breaks static_graph: "),
 ]
@@ -220,6 +222,25 @@ def test_what_torch_would_train_wrongly_in_a_split_backward_pass_is_refused(
 
     assert written(wide, **layout).world_size == 4
     assert f"breaks {rule}: " in refusal(wide, **layout, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("precision", "asked", "taken"),
+    [("fp32", "bf16", "bf16"), ("fp32", "parameter", "parameter"), ("bf16", "bf16", "parameter")],
+)
+def test_only_matrices_in_fp32_can_be_multiplied_in_another_format(precision, asked, taken, study):
+    config = written(on(1, study, precision=precision), compute_precision=asked).config
+
+    assert config.compute_precision == taken
+
+
+def test_kernels_for_half_precision_take_what_autocast_hands_them(study):
+    gpu = replace(study, environment=replace(study.environment, device="cuda"))
+    single = on(1, gpu, precision="fp32")
+
+    assert "breaks kernel_precision: " in refusal(single, attention_backend="flash")
+    halved = written(single, attention_backend="flash", compute_precision="bf16")
+    assert halved.config.attention_backend == "flash"
 
 
 # Workloads.

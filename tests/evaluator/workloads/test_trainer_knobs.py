@@ -133,6 +133,29 @@ def test_attention_runs_on_the_asked_kernel(traced, layout, backend, kernel):
     assert counts[kernel] == TINY["layer_count"]
 
 
+def test_autocast_multiplies_in_bf16_what_stays_in_fp32_in_every_layout(traced):
+    exact = traced(ONE)
+    layouts = (ONE | {"activation_checkpointing": "full"}, FSDP, TP, PP)
+
+    cast = [traced(layout | {"compute_precision": "bf16"}) for layout in layouts]
+
+    whole, shards, _, stages = cast  # of slices no shapes are recorded, nor formats
+    assert multiplied_in(exact) == {"float"}
+    assert {*map(frozenset, map(multiplied_in, (whole, shards, stages)))} == {
+        frozenset({"c10::BFloat16"})
+    }
+    for run in cast:
+        assert run.losses() == pytest.approx(exact.losses(), rel=5e-2)
+        assert run.losses() != exact.losses()
+
+
+def multiplied_in(run) -> set[str]:
+    """The number formats of matrix products, where the trace has them."""
+    spans = [span for span in run.spans() if span["name"] == MATRIX_PRODUCT]
+    assert spans
+    return {span["args"]["Input type"][0] for span in spans}
+
+
 def test_checkpointing_computes_again_all_or_what_is_cheap(traced):
     none, selective, full = (
         traced(ONE | {"activation_checkpointing": kind}).counts()

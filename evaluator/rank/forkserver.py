@@ -43,6 +43,9 @@ def serve(modules: Sequence[str]) -> None:
     """Import `modules`, then fork jobs until standard input closes."""
     events = os.dup(1)
     os.dup2(2, 1)  # what an import prints must not stand between the events
+    # A compiler with threads of its own, or CUDA once it was asked for its devices, would not
+    # survive a fork.
+    os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
     for module in modules:
         importlib.import_module(module)
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())

@@ -7,6 +7,9 @@
 #             build/torches; TORCHES="2.6.0 2.8.0" for others
 # make clusters      searches on a real Slurm with two nodes on this machine; it needs root, and
 #             python tests/clusters/slurm_cluster.py install --accounting
+# make gpu    proves cclsearch on this machine's GPUs in at most eight minutes, without a network;
+#             the page is build/gpu/page.md. Without a GPU the same parts run small on the CPU.
+#             make gpu-wheels, elsewhere, carries in build/wheels what its Python lacks.
 # make docs   the documentation, in build/docs; make docs-serve shows it at http://127.0.0.1:8000,
 #             make docs-links checks links to other sites, which needs a network
 #
@@ -22,11 +25,17 @@ TRIALS ?= 6
 # Without it pytest rewrites the assertions of all tests in each worker, every time.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Of the machine with the GPUs: its Python, and packages that it has besides torch.
+WHEELS_PYTHON ?= 3.12
+WHEELS_WITHOUT ?=
+WHEELS := $(wildcard build/wheels/*.whl)
+GPU_OUT ?= build/gpu
+
 FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/environments.toml)
 
 TORCHES ?= 2.6.0 2.9.1 $(shell sed -n 's/^torch==//p' constraints.txt)
 
-.PHONY: run test e2e frameworks torches clusters check lint types layers docs docs-serve docs-links clean
+.PHONY: run test e2e frameworks torches clusters gpu gpu-wheels check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
@@ -48,6 +57,13 @@ torches: $(VENV)/.installed
 
 clusters: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -s --timeout 1800 tests/clusters/*_jobs.py tests/clusters/*_searches.py
+
+# Where wheels were carried nothing is installed, and PYTHON is the one that has torch.
+gpu: $(if $(WHEELS),,$(VENV)/.installed)
+	$(if $(WHEELS),$(PYTHON),$(BIN)/python) benchmarks/gpu/start.py --out $(GPU_OUT)
+
+gpu-wheels: $(VENV)/.installed
+	$(BIN)/python benchmarks/gpu/wheels.py --python $(WHEELS_PYTHON) --without $(WHEELS_WITHOUT)
 
 check: lint types layers docs test
 

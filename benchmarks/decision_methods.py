@@ -86,7 +86,7 @@ def paired(rule: DecisionRule, *, noise_known: bool = False) -> Decide:
 
     def decided(pairs: Sequence[Pair], before: Sequence[Pair]) -> Verdict | None:
         noise = _noise(before) if noise_known else None
-        comparison = decide([_round(pair) for pair in pairs], rule, noise=noise)
+        comparison = decide([round_of(pair) for pair in pairs], rule, noise=noise)
         at_end = len(pairs) >= rule.max_rounds
         return comparison.verdict if comparison.settled or at_end else None
 
@@ -144,7 +144,8 @@ def _noise(before: Sequence[Pair]) -> Noise | None:
     return pooled([rounds]) if rounds else None
 
 
-def _round(pair: Pair) -> Round:
+def round_of(pair: Pair) -> Round:
+    """A pair as the search's own decision takes it."""
     candidate_s, anchor_s = values_s(pair.candidate, pair.anchor)
     return Round(
         candidate=_launch(pair.candidate, candidate_s),

@@ -36,13 +36,14 @@ class Sums:
         workload = context.job.workload
         tokens = workload.global_batch * workload.sequence_length
         self.tokens = tokens // context.job.world_size
+        self.device = context.device
         self.losses: list[float] = []
         self.before_step: Callable[[int], object] = lambda _index: None
 
     def step(self, index: int) -> int:
         """Add up ones."""
         self.before_step(index)
-        total = torch.ones(1)
+        total = torch.ones(1, device=self.device)
         dist.all_reduce(total)
         self.losses.append(total.item())
         return self.tokens
@@ -101,8 +102,19 @@ def _exit_at_once(_work: Sums, status: int) -> None:
     os._exit(status)
 
 
-def _allocate(_work: Sums, size_bytes: int) -> None:
-    torch.empty(size_bytes, dtype=torch.uint8).fill_(1)
+def _allocate(work: Sums, size_bytes: int) -> None:
+    torch.empty(size_bytes, dtype=torch.uint8, device=work.device).fill_(1)
+
+
+def _read_freed_memory(work: Sums) -> None:
+    freed = torch.ones(1 << 20, device=work.device)
+    freed.untyped_storage().resize_(0)
+    freed.add(1).sum().item()
+
+
+def _index_out_of_range(work: Sums) -> None:
+    beyond = torch.tensor([1 << 20], device=work.device)
+    torch.ones(8, device=work.device)[beyond].sum().item()
 
 
 def _allocate_bytes(_work: Sums, size_bytes: int) -> None:
@@ -235,6 +247,8 @@ MISDEEDS: dict[str, Callable[..., object]] = {
     "exit": _exit,
     "exit at once": _exit_at_once,
     "allocate": _allocate,
+    "read freed memory": _read_freed_memory,
+    "index out of range": _index_out_of_range,
     "allocate bytes": _allocate_bytes,
     "allocate bit by bit": _allocate_bit_by_bit,
     "sleep": _sleep,

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +28,9 @@ from records.workload import Workload
 from search.study.study_file import builtin_study
 
 HERE = Path(__file__).parent
-CONFIG = Config({"dp_replicate": 2})
+TWO_RANKS = Environment(
+    name="bench", device="cpu", accelerator="cpu", world_size=2, ranks_per_node=2
+)
 DISK_BYTES = 64 * MIB
 END_LIMIT_S = 5.0
 MEASURED = "measured"
@@ -79,13 +82,20 @@ class Provoking(BuiltinRecipe):
 
 
 class Lane:
-    """A launcher of its own, whose processes are known by a mark in their environment."""
+    """A launcher of its own, whose processes are known by a mark in their environment.
 
-    def __init__(self) -> None:
+    Jobs use all ranks of the `machine`, and see no more than `seen` of our environment.
+    """
+
+    def __init__(
+        self, machine: Environment = TWO_RANKS, seen: Mapping[str, str] | None = None
+    ) -> None:
+        self._machine = machine
         self._mark = f"PROVOKED_BY={uuid.uuid4()}"
         name, _, value = self._mark.partition("=")
-        path = f"{Path(sys.executable).parent}:{os.defpath}"
-        environment = {"PATH": path, "PYTHONPATH": str(HERE), name: value}
+        seen = seen or {"PATH": f"{Path(sys.executable).parent}:{os.defpath}"}
+        paths = os.pathsep.join(filter(None, (str(HERE), seen.get("PYTHONPATH"))))
+        environment = {**seen, "PYTHONPATH": paths, name: value}
         self._launcher = LocalLauncher(environment, 1, disk_bytes=DISK_BYTES)
 
     def run(self, case: Case, folder: Path) -> Ended:
@@ -96,7 +106,8 @@ class Lane:
             used.listen()
             recipe = Provoking(case, used.getsockname()[1])
             evaluator = TrialEvaluator(recipe, self._launcher, self._intruder(case, folder))
-            outcome = evaluator.evaluate(study_of(case), CONFIG, folder)
+            config = Config({"dp_replicate": self._machine.world_size})
+            outcome = evaluator.evaluate(study_of(case, self._machine), config, folder)
         wall_s = time.perf_counter() - started
         message = outcome.message if isinstance(outcome, Failed) else ""
         given = outcome.kind.value if isinstance(outcome, Failed) else MEASURED
@@ -132,18 +143,20 @@ class Lane:
         return left
 
     def _processes(self) -> set[int]:
-        found = set()
-        for path in Path("/proc").glob("[0-9]*"):
-            with suppress(OSError):  # it ended while we looked
-                if self._mark.encode() in (path / "environ").read_bytes():
-                    found.add(int(path.name))
-        return found
+        return marked_processes(self._mark)
 
 
-def study_of(case: Case) -> Study:
-    environment = Environment(
-        name="bench", device="cpu", accelerator="cpu", world_size=2, ranks_per_node=2
-    )
+def marked_processes(mark: str) -> set[int]:
+    """Living processes that were started with this variable and value in their environment."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended while we looked
+            if mark.encode() in (path / "environ").read_bytes():
+                found.add(int(path.name))
+    return found
+
+
+def study_of(case: Case, machine: Environment) -> Study:
     workload = Workload(
         name="sums",
         layer_count=2,
@@ -157,7 +170,7 @@ def study_of(case: Case) -> Study:
     )
     profiled = case.profiled or case.phase == "profile"
     return replace(
-        builtin_study(environment),
+        builtin_study(machine),
         workload=workload,
         measure=Measure(warmup_steps=1, timed_steps=5, profiled_steps=int(profiled)),
         launch=Launch(memory_budget_bytes=case.memory_budget_bytes),

@@ -1,0 +1,184 @@
+"""Collectives on the ranks that there are, and knobs of NCCL as its own debug output shows them."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+
+from part import Findings, Grid, Place, cclsearch
+
+from evaluator.evaluate import TrialEvaluator
+from evaluator.launchers.local import LocalLauncher
+from evaluator.recipes.catalog import recipe_of
+from records.study import Study
+from records.trial import Config, Failed
+from search.settings import trial_environment
+from search.study.spaces import completed
+from search.study.study_file import builtin_study, read_study_file
+from search.views.format import format_decimal_bytes, format_duration
+
+SWEEP = {
+    "cuda": ("all", "--max-size", "64M", "--size-scaling-factor", "32", "--iters", "100"),
+    "cpu": ("all_reduce", "--max-size", "64K", "--size-scaling-factor", "128", "--iters", "50"),
+}
+POINT_S = 15
+MISSED = 3
+STUDY = """
+[workload]
+phase = "communication"
+[launch]
+recipe = "collectives"
+[environment]
+world_size = {ranks}
+ranks_per_node = {ranks}
+[measure]
+timeout_s = 60
+[[message]]
+collective = "all_reduce"
+size_bytes = 4194304
+[space.{knob}]
+"""
+DEBUG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING"}
+KNOBS: Mapping[str, int | str] = {
+    "nccl_nthreads": 256,
+    "nccl_buffsize": 1 << 20,
+    "nccl_min_nchannels": 4,
+    "nccl_max_nchannels": 4,
+}
+RANKS_KNOBS: Mapping[str, int | str] = {"nccl_algo": "Ring", "nccl_proto": "Simple"}
+"""What NCCL chooses, and reports, only where there are several ranks."""
+GLOO_KNOBS: Mapping[str, int | str] = {"in_flight": 4}
+_SET = re.compile(r"(?P<name>NCCL_[A-Z0-9_]+) set by environment to (?P<value>[^\s.]+)")
+_VERSION = re.compile(r"NCCL version (?P<version>\S+)")
+
+
+def measure(place: Place) -> Findings:
+    """Sweep message sizes, then launch a step of messages under knobs of the library."""
+    found = Findings(lead="cclsearch bench collectives, and a launch of the recipe collectives.")
+    points = swept(place)
+    found.facts.append(("points", _counts(points)))
+    found.tables.append(_table(points))
+    for point in points:
+        status, reason = point["point"]["status"], point["point"]["reason"]
+        if status not in ("measured", "skipped"):
+            found.doubts.append(f"{_name(point)}: {status}: {reason}")
+    if place.has_gpu and place.machine.world_size == 1:
+        found.lacks.append(
+            "traffic between GPUs: one rank exchanges nothing, and NCCL chooses no algorithm"
+        )
+    found.data = {"points": points, "knobs": _add_knobs(found, place)}
+    if place.has_gpu and place.machine.world_size > 1:
+        found.facts.append(("search", searched(place)))
+    return found
+
+
+def swept(place: Place) -> list[dict]:
+    """Every point of the sweep, as its record says."""
+    ranks = place.machine.world_size if place.has_gpu else 2
+    words = (*SWEEP[place.machine.device], "--c10d", "--nproc-per-node", ranks, "--warmup", 5)
+    folder = place.folder("collectives")
+    files = ("--csv", "--output-dir", folder, "--timeout", POINT_S, "--json")
+    printed = cclsearch("bench", "collectives", *words, *files, statuses=(0, MISSED))
+    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+
+
+def _counts(points: Sequence[Mapping]) -> str:
+    statuses = [point["point"]["status"] for point in points]
+    return ", ".join(f"{statuses.count(each)} {each}" for each in dict.fromkeys(statuses))
+
+
+def _name(point: Mapping) -> str:
+    operation = point["point"]["operation"]
+    return f"{operation['collective']}, {format_decimal_bytes(operation['size_bytes'])}"
+
+
+def _table(points: Sequence[Mapping]) -> Grid:
+    """The largest message of each collective that was measured."""
+    largest = {point["point"]["operation"]["collective"]: point for point in points}
+    rows = []
+    for collective, point in largest.items():
+        metrics = point["metrics"]
+        size = format_decimal_bytes(point["point"]["operation"]["size_bytes"])
+        if metrics is None:
+            rows.append((collective, size, point["point"]["status"], "", point["point"]["reason"]))
+            continue
+        bandwidth, latency_s = metrics["bandwidth"], metrics["median_time_us"] / 1e6
+        rows.append(
+            (
+                *(collective, size, "measured", format_duration(latency_s)),
+                _bandwidth_words(bandwidth) if bandwidth else "",
+            )
+        )
+    headings = ("collective", "message", "status", "latency", "bandwidth")
+    return Grid(about="The largest message of each collective", headings=headings, rows=rows)
+
+
+def _bandwidth_words(bandwidth: Mapping[str, float]) -> str:
+    return f"{bandwidth['algorithm_gbps']:.3g} GB/s, {bandwidth['bus_gbps']:.3g} on the bus"
+
+
+def collective_study(place: Place, knob: str) -> Study:
+    """A study of one all-reduce on all ranks."""
+    ranks = place.machine.world_size if place.has_gpu else 2
+    path = place.folder("collectives") / "study.toml"
+    path.write_text(STUDY.format(ranks=ranks, knob=knob), encoding="utf-8")
+    return completed(read_study_file(path, builtin_study(place.machine)))
+
+
+def _add_knobs(found: Findings, place: Place) -> dict[str, object]:
+    """Launch with knobs that are set, and look for each in what the library prints."""
+    study = collective_study(place, "in_flight")
+    several = study.environment.world_size > 1
+    knobs = {**KNOBS, **(RANKS_KNOBS if several else {})} if place.has_gpu else GLOO_KNOBS
+    recipe = recipe_of(study)
+    folder = place.folder("collectives") / "knobs"
+    folder.mkdir()
+    seen = {**recipe.inherited(study, trial_environment()), **DEBUG}
+    with closing(LocalLauncher(seen, study.launch.threads_per_rank)) as launcher:
+        evaluator = TrialEvaluator(recipe, launcher, lambda _phase: None)
+        outcome = evaluator.evaluate(study, Config(dict(knobs)), folder)
+    if isinstance(outcome, Failed):
+        found.doubts.append(f"a launch with {knobs}: {outcome}")
+        return {"asked": dict(knobs), "failure": str(outcome)}
+    found.facts.append(("a step under knobs", format_duration(outcome.metric("step_time"))))
+    if not place.has_gpu:
+        found.lacks.append("knobs of NCCL, which is for GPUs; a knob of gloo was launched instead")
+        return {"asked": dict(knobs)}
+    log = "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("rank*.log")))
+    version, shown = told_by_nccl(log)
+    found.facts.append(("NCCL's own version", version or "not printed"))
+    rows = list(compared(knobs, shown))
+    headings = ("knob", "asked for", "NCCL reports", "in effect")
+    found.tables.append(Grid(about="Knobs in NCCL's output", headings=headings, rows=rows))
+    missing = [row[0] for row in rows if row[-1] != "yes"]
+    if missing:
+        found.doubts.append(f"NCCL's output does not confirm {', '.join(missing)}")
+    return {"asked": dict(knobs), "version": version, "reported": shown}
+
+
+def told_by_nccl(log: str) -> tuple[str | None, dict[str, str]]:
+    """NCCL's version, and every variable that it says it took, from its debug output."""
+    version = _VERSION.search(log)
+    return version and version["version"], {
+        each["name"]: each["value"] for each in _SET.finditer(log)
+    }
+
+
+def compared(knobs: Mapping[str, object], shown: Mapping[str, str]) -> Iterator[Sequence[str]]:
+    """Knob, value asked for, value reported, and whether they are the same."""
+    for knob, value in knobs.items():
+        reported = shown.get(knob.upper())
+        same = reported is not None and reported.lower() == str(value).lower()
+        yield knob, str(value), reported or "nothing", "yes" if same else "no"
+
+
+def searched(place: Place) -> str:
+    """A small search over settings of the library, on all GPUs."""
+    path = place.folder("collectives") / "search.toml"
+    text = STUDY.format(ranks=place.machine.world_size, knob="nccl_algo")
+    path.write_text(text + "[space.nccl_proto]\n[space.nccl_nthreads]\n", encoding="utf-8")
+    store = place.folder("collectives") / "store"
+    words = ("run", "-c", path, "--strategy", "offline", "--trials", 6, "--max-wall", 60)
+    printed = cclsearch(*words, "--store", store, "--json", statuses=(0, MISSED))
+    finding = json.loads(printed.splitlines()[-1])
+    return f"trial {finding['winner']} of study {finding['study_id']}; {finding['stop_reason']}"

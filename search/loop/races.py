@@ -380,6 +380,8 @@ class ConfirmationPlan:
                 return
             trials = [final.history.trials[n] for n in ordinals]
             spare = self._reserve(0) if count >= self._measure.confirm_rounds else 0
+            if SEED not in ordinals and not {*ordinals} <= {*final.first}:
+                spare += 2 * self._measure.confirm_rounds  # to compare it with the seed if it wins
             if not self.runner.run_round(number, Purpose.CONFIRM, series, trials, spare=spare):
                 return
 

@@ -74,11 +74,13 @@ class DecisionRule:
     """How a decision is made: error rate, practical margin, and how many rounds it may take.
 
     With `look_often` the evidence may be looked at after every round, and the error rate holds for
-    all looks together; without, only once.
+    all looks together; without, only once. Where several candidates are compared with one anchor,
+    a claim that one is faster or slower may err less often than an interval: `claim_alpha`.
     """
 
     margin: float = 0.02
     alpha: float = 0.05
+    claim_alpha: float | None = None
     min_rounds: int = 4
     max_rounds: int = 24
     look_often: bool = True
@@ -93,6 +95,11 @@ class DecisionRule:
     def band(self) -> float:
         """Log ratio of the margin."""
         return math.log1p(self.margin)
+
+    @property
+    def claims_err(self) -> float:
+        """How often a claim may be wrong."""
+        return self.alpha if self.claim_alpha is None else self.claim_alpha
 
 
 STANDARD_RULE = DecisionRule()
@@ -156,7 +163,7 @@ def detectable(noise: Noise, rule: DecisionRule = STANDARD_RULE) -> float | None
     """
     rounds = rule.max_rounds
     freedom = max(noise.freedom, rounds - 1, 1)
-    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.alpha / 2, POWER))
+    quantiles = sum(student_quantile(level, freedom) for level in (1 - rule.claims_err / 2, POWER))
     return _ratio(quantiles * noise.sd / math.sqrt(rounds))
 
 
@@ -270,10 +277,11 @@ def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Interval:
-    """Mean log ratio with the half widths of its interval and of the narrower one for sameness."""
+    """Mean log ratio with the half widths of its interval, of that for claims and for sameness."""
 
     mean: float
     half: float
+    wide: float
     narrow: float
     sd: float
     freedom: int
@@ -291,13 +299,13 @@ def _interval(logs: Sequence[float], rule: DecisionRule, noise: Noise | None) ->
         # A pair that is noisier than the rest must not be judged by their lower noise.
         sd = max(sd, math.sqrt(squares / freedom))
     mean = statistics.fmean(logs)
-    half, narrow = (sd * each for each in _boundaries(count, freedom, rule))
-    return _Interval(mean=mean, half=half, narrow=narrow, sd=sd, freedom=freedom)
+    half, wide, narrow = (sd * each for each in _boundaries(count, freedom, rule))
+    return _Interval(mean=mean, half=half, wide=wide, narrow=narrow, sd=sd, freedom=freedom)
 
 
 def _boundaries(count: int, freedom: int, rule: DecisionRule) -> Iterator[float]:
-    """Half widths of both intervals of a mean, in standard deviations of one round."""
-    for alpha in (rule.alpha, 2 * rule.alpha):
+    """Half widths of the intervals of a mean, in standard deviations of one round."""
+    for alpha in (rule.alpha, rule.claims_err, 2 * rule.alpha):
         level = 1 - _level(count, alpha, rule) / 2
         yield student_quantile(level, freedom) / math.sqrt(count)
 
@@ -311,9 +319,9 @@ def _level(count: int, alpha: float, rule: DecisionRule) -> float:
 
 def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict, str]:
     band = rule.band
-    if interval.mean + interval.half < -band:
+    if interval.mean + interval.wide < -band:
         return Verdict.FAST, "paired_interval_clears_band"
-    if interval.mean - interval.half > band:
+    if interval.mean - interval.wide > band:
         return Verdict.SLOW, "paired_interval_clears_band"
     if abs(interval.mean) + interval.narrow <= band:
         return Verdict.SAME, "paired_interval_inside_band"
@@ -331,8 +339,8 @@ def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:
     outside = abs(interval.mean) + error - rule.band
     inside = rule.band - max(abs(interval.mean) - error, 0.0)
     freedom = interval.freedom + rule.max_rounds - count
-    half, narrow = (interval.sd * each for each in _boundaries(rule.max_rounds, freedom, rule))
-    return half > outside and narrow > inside
+    _, wide, narrow = (interval.sd * each for each in _boundaries(rule.max_rounds, freedom, rule))
+    return wide > outside and narrow > inside
 
 
 def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> str | None:
@@ -340,7 +348,7 @@ def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> s
 
     A doubt that is worth less than what the interval leaves to spare changes nothing.
     """
-    spare = max(abs(interval.mean) - interval.half - rule.band, 0.0)
+    spare = max(abs(interval.mean) - interval.wide - rule.band, 0.0)
     last = rounds[-1]
     if last.candidate.late_shift + last.anchor.late_shift > spare:
         return "not_steady"
@@ -570,6 +578,7 @@ GROWTH = 2
 """Power of the rounds by which levels grow (alpha spending): most is kept for the end, where it
 separates close sides; sides that differ widely are separated early all the same."""
 KNOWN_LEVELS: Mapping[tuple[float, int, int], float] = {
+    (0.02, 4, 12): 0.009687499999999998,
     (0.05, 2, 4): 0.03238525390625,
     (0.10, 2, 4): 0.0690185546875,
     (0.05, 4, 12): 0.025606282552083335,

@@ -58,9 +58,15 @@ def race_rule(measure: Measure) -> DecisionRule:
     return _rule(measure, LEAST_RACE_ROUNDS, measure.race_rounds)
 
 
+STRICTER = 2.5
+"""How many times less often than `alpha` a claim in the final may err: several trials are compared
+with the seed, and of all announced winners hardly any should be wrong."""
+
+
 def claim_rule(measure: Measure) -> DecisionRule:
     """Return the rule for the final claim: new launches only."""
-    return _rule(measure, max(measure.confirm_rounds, 1), measure.max_confirm_rounds)
+    rule = _rule(measure, max(measure.confirm_rounds, 1), measure.max_confirm_rounds)
+    return replace(rule, claim_alpha=measure.alpha / STRICTER)
 
 
 def _rule(measure: Measure, least: int, most: int) -> DecisionRule:

@@ -101,6 +101,17 @@ def test_looking_after_every_round_costs_a_wider_interval_and_the_margin_is_the_
     assert often.ratio_low < once.ratio_low < once.ratio_high < often.ratio_high
 
 
+def test_a_claim_may_err_less_often_than_the_interval_beside_it():
+    candidate, anchor = [0.90, 0.96, 0.93, 0.97, 0.91], [1.0] * 5
+    plain, stricter = (
+        compare(candidate, anchor, replace(ONCE, max_rounds=5, claim_alpha=alpha))
+        for alpha in (None, 0.002)
+    )
+    assert (stricter.ratio_low, stricter.ratio_high) == (plain.ratio_low, plain.ratio_high)
+    assert (plain.verdict, stricter.verdict) == (FAST, UNDECIDED)
+    assert stricter.detectable > plain.detectable
+
+
 @pytest.mark.parametrize(
     "wrong", [{"margin": -0.1}, {"alpha": 0.0}, {"alpha": 0.5}, {"min_rounds": 9, "max_rounds": 8}]
 )

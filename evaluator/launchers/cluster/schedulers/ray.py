@@ -120,7 +120,8 @@ class Ray:
     def _client(self) -> "JobSubmissionClient":
         from ray.job_submission import JobSubmissionClient
 
-        logging.getLogger("ray").setLevel(logging.WARNING)  # it reports what it uploads
+        # It reports what it uploads, in the midst of what we report.
+        logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)
         try:
             return JobSubmissionClient(self._address)
         except ConnectionError as error:

@@ -69,15 +69,34 @@ def main(words: Sequence[str]) -> int:
     return 0
 
 
-def _temporary_folder() -> Path:
-    """Make a folder for this agent, and remove those of agents that were killed."""
-    parent = Path(tempfile.gettempdir())
+def temporary_folder(parent: Path) -> tuple[Path, int]:
+    """Make a folder for this agent, and remove those of agents that were killed.
+
+    An agent holds a lock on its folder, which is the handle: agents of containers or nodes that
+    share the disk do not see each other's processes.
+    """
     for folder in parent.glob(f"{FOLDER_PREFIX}*"):
-        pid = folder.name.removeprefix(FOLDER_PREFIX).partition("-")[0]
         with suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and not Path("/proc", pid).exists():
-                shutil.rmtree(folder)
-    return Path(tempfile.mkdtemp(prefix=f"{FOLDER_PREFIX}{os.getpid()}-", dir=parent))
+            handle = _locked(folder)
+            try:
+                if os.fstat(handle).st_uid == os.getuid():
+                    shutil.rmtree(folder)
+            finally:
+                os.close(handle)
+    made = Path(tempfile.mkdtemp(prefix=f".{FOLDER_PREFIX}", dir=parent))
+    handle = _locked(made)
+    return made.rename(parent / made.name.removeprefix(".")), handle
+
+
+def _locked(folder: Path) -> int:
+    """Open a folder with a lock on it; raises `OSError` where another process has that."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
 
 
 def _leave(number: int, _frame: object) -> NoReturn:
@@ -107,7 +126,7 @@ class Agent:
     def __init__(self, meeting: Path, stdin: int | None) -> None:
         self._path = meeting
         self._stdin = stdin
-        self._temporary = _temporary_folder()
+        self._temporary, self._lock = temporary_folder(Path(tempfile.gettempdir()))
         self._supervisor: Connection | None = None
         self._environment: Mapping[str, str] = {}
         self._next_beat_s = 0.0
@@ -136,6 +155,7 @@ class Agent:
         if self._channel is not None:
             self._channel.close()
         shutil.rmtree(self._temporary, ignore_errors=True)
+        os.close(self._lock)
 
     def _meet(self) -> Meeting:
         """Connect to the search; raises `_Over` where it has ended, or stays away."""

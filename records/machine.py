@@ -83,7 +83,6 @@ class NodeRecord:
 
     name: str
     gpus: tuple[str, ...] = ()
-    interface: str | None = None
     switch: str | None = None
     product_s: float | None = None
     exchange_s: float | None = None

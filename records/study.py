@@ -280,9 +280,10 @@ class Cluster(Strict):
     that has the same path here and on every node; None for the store's. `time_limit_s` is what the
     scheduler is asked for. `queue_limit_s` is the longest wait for nodes, `start_limit_s` that for
     agents on them. `search_host` is the name by which nodes reach this machine, `python` what runs
-    the agent on a node; None for the same as here. `options` go to the scheduler as they are;
-    `address` is that of its server, `executor` the scheduler below PSI/J. `runtime` is what pods
-    are made from, and `volume_claim` what holds `shared_dir` in them.
+    the agent on a node; None for the same as here. `test_nodes` is whether nodes are compared
+    before a search. Nodes reduce most traces of jobs of more ranks than `whole_traces`. `options`
+    go to the scheduler as they are; `address` is that of its server, `executor` the one below
+    PSI/J. `runtime` is what pods are made from, and `volume_claim` what holds `shared_dir` in them.
     """
 
     nodes: int | None = None
@@ -305,9 +306,11 @@ class Cluster(Strict):
     start_limit_s: float = 300.0
     search_host: str | None = None
     python: str | None = None
+    test_nodes: bool = True
+    whole_traces: int = 64
 
     def __post_init__(self) -> None:
-        at_least("cluster", 1, nodes=self.nodes)
+        at_least("cluster", 1, nodes=self.nodes, whole_traces=self.whole_traces)
         above_zero("cluster", time_limit_s=self.time_limit_s)
         above_zero("cluster", queue_limit_s=self.queue_limit_s, start_limit_s=self.start_limit_s)
         for name in (*self.hosts, *self.exclude):

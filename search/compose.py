@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
-from evaluator.launchers.cluster.launcher import open_launchers
+from evaluator.launchers.cluster.launcher import ClusterLauncher, open_launchers
+from evaluator.launchers.cluster.node_test import tested_nodes
 from evaluator.launchers.cluster.nodes import NodeSlots, check_launcher, nodes_of
+from evaluator.launchers.cluster.topology import switch_of_nodes
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
@@ -22,10 +25,12 @@ from evaluator.launchers.interleaved import (
     fits_together,
 )
 from evaluator.machine import describe_machine
+from evaluator.ports import Launcher, PhaseListener
 from evaluator.recipes.knobs import rank_python
 from policies.contract import seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError, suggestion
+from records.machine import NodeRecord
 from records.scrub import Scrubber, expanded
 from records.store.store import Store
 from records.study import Study
@@ -33,7 +38,7 @@ from records.trial import Config, Policy
 from search import settings
 from search.llm.client import Allowance
 from search.loop.batch import Capacity
-from search.loop.budget import with_price, without_patience
+from search.loop.budget import HeldNodes, with_price, without_patience
 from search.loop.loop import Search
 from search.loop.ports import (
     Evaluator,
@@ -75,6 +80,9 @@ class Backend:
     capacity: Capacity = field(default_factory=Capacity)
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
+    held: HeldNodes | None = None
+    nodes: Callable[[PhaseListener], tuple[NodeRecord, ...]] = lambda _on_phase: ()
+    job_id: str | None = None
     scrubber: Scrubber | None
     """Removes secrets from all that is recorded; None where it was recorded before."""
 
@@ -202,6 +210,9 @@ def live_backend(
             seed=seed,
             scrubber=scrubber,
             again=again,
+            held=_held(own_launcher, study),
+            nodes=partial(_nodes, own_launcher, study, store.workdir(study_id), ours),
+            job_id=settings.scheduler_job(),
             capacity=Capacity(
                 trial_count=study.parallel,
                 place_count=slots.count,
@@ -211,6 +222,42 @@ def live_backend(
                 phases=phases,
             ),
         )
+
+
+def _held(launcher: Launcher, study: Study) -> HeldNodes | None:
+    """Return how long nodes are held; None where this machine is, without an end."""
+    if isinstance(launcher, ClusterLauncher):
+        allocation = launcher.allocation
+        return HeldNodes(
+            node_count=allocation.nodes.count,
+            held_s=lambda: allocation.held_s,
+            left_s=lambda: allocation.left_s,
+        )
+    if settings.allocation_left_s() is None:
+        return None
+    started_s = time.monotonic()
+    return HeldNodes(
+        node_count=study.environment.node_count,
+        held_s=lambda: time.monotonic() - started_s,
+        left_s=settings.allocation_left_s,
+    )
+
+
+def _nodes(
+    launcher: Launcher,
+    study: Study,
+    workdir: Path,
+    ours: Mapping[str, str],
+    on_phase: PhaseListener,
+) -> tuple[NodeRecord, ...]:
+    """Wait for the nodes of a cluster and test them; return none for this machine."""
+    if not isinstance(launcher, ClusterLauncher):
+        return ()
+    switches = switch_of_nodes(study.launch.launcher, ours)
+    needed = study.parallel * study.environment.node_count
+    workdir.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=workdir) as folder:
+        return tested_nodes(launcher, Path(folder), needed, switches, on_phase)
 
 
 def _slots(study: Study) -> Slots:
@@ -234,7 +281,13 @@ def compose_search(
         if prepared.scoring.more:
             proposer = FrontProposer(proposer, prepared.scoring)
         yield Search(
-            trial_runner=runner, seed=backend.seed, proposer=proposer, capacity=backend.capacity
+            trial_runner=runner,
+            seed=backend.seed,
+            proposer=proposer,
+            capacity=backend.capacity,
+            held=backend.held,
+            nodes=backend.nodes,
+            job_id=backend.job_id,
         )
 
 

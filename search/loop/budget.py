@@ -45,7 +45,7 @@ CLOSING_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Allocation:
+class HeldNodes:
     """The nodes that a run holds.
 
     `held_s` returns for how long so far, without the wait for them; `left_s` how long their
@@ -66,7 +66,7 @@ class TimeLimit:
     """
 
     budget: Budget
-    allocation: Allocation
+    held: HeldNodes
     clock: Callable[[], float]
     started_s: float
     launched_before: int
@@ -75,7 +75,7 @@ class TimeLimit:
     @property
     def node_s(self) -> float:
         """How long this run has held nodes, in seconds times nodes."""
-        return self.allocation.node_count * self.allocation.held_s()
+        return self.held.node_count * self.held.held_s()
 
     def left_s(self) -> float | None:
         """Return the time that is left for a launch; None without a limit."""
@@ -104,8 +104,8 @@ class TimeLimit:
         if budget.max_node_hours is not None:
             left_s = budget.max_node_hours * HOUR_S - self.node_s_before - self.node_s
             limit = f"the limit of {budget.max_node_hours:g} node-hours"
-            yield left_s / self.allocation.node_count, limit
-        allocated_s = self.allocation.left_s()
+            yield left_s / self.held.node_count, limit
+        allocated_s = self.held.left_s()
         if allocated_s is not None:
             yield allocated_s - CLOSING_S, "the end of the allocation"
 

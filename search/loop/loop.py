@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from evaluator.launchers.cluster.node_test import slow_node_words, topology_words
+from evaluator.launchers.cluster.topology import slow_node_words, topology_words
+from evaluator.ports import PhaseListener
 from records.codec import to_json
 from records.machine import NodeRecord
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
-    Allocation,
+    HeldNodes,
     TimeLimit,
     counts_nodes,
     exhausted_reason,
@@ -35,9 +36,9 @@ class Search:
     proposer: Proposer
     clock: Callable[[], float] = time.monotonic
     capacity: Capacity = field(default_factory=Capacity)
-    allocation: Allocation | None = None
+    held: HeldNodes | None = None
     """Nodes that a scheduler gave; None for this machine, which is held throughout the run."""
-    nodes: Callable[[], tuple[NodeRecord, ...]] = tuple
+    nodes: Callable[[PhaseListener], tuple[NodeRecord, ...]] = lambda _on_phase: ()
     """Waits for the nodes of a cluster and tests them; returns none for this machine."""
     job_id: str | None = None
     """The scheduler's job that this process runs in, if any."""
@@ -53,7 +54,7 @@ class Search:
         with store.lock(study_id):
             runner.clear()
             try:
-                nodes = self.nodes()
+                nodes = self.nodes(lambda phase: runner.observer.notice(f"nodes: {phase}"))
                 search = self._placed(nodes, limit)
                 store.start_run(study_id, search.trial_runner.study, nodes, self.job_id)
                 try:
@@ -93,12 +94,12 @@ class Search:
 
     def _time_limit(self) -> TimeLimit:
         runner, study, started_s = self._plan.runner, self.trial_runner.study, self.clock()
-        this_machine = Allocation(
+        this_machine = HeldNodes(
             node_count=study.environment.node_count, held_s=lambda: self.clock() - started_s
         )
         return TimeLimit(
             budget=study.budget,
-            allocation=self.allocation or this_machine,
+            held=self.held or this_machine,
             clock=self.clock,
             started_s=started_s,
             launched_before=launches_used(runner.history, runner.recorded),

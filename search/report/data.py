@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from evaluator.launchers.cluster.node_test import slow_node_words
+from evaluator.launchers.cluster.topology import slow_node_words
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Spread, Verdict
 from policies.space import Space

@@ -83,7 +83,7 @@ class TabularStudy:
     noise_seed: int = 0
     capacity: Capacity = field(default_factory=Capacity)
     study_id: str = "20260101-000000-aaaa"
-    nodes: Callable[[], tuple[NodeRecord, ...]] = tuple
+    nodes: tuple[NodeRecord, ...] = ()
 
     def __post_init__(self) -> None:
         self.evaluator = TabularEvaluator(
@@ -127,7 +127,7 @@ class TabularStudy:
             else proposer,
             capacity=self.capacity,
             clock=self.clock,
-            nodes=self.nodes,
+            nodes=lambda _on_phase: self.nodes,
         ).run()
 
     @property

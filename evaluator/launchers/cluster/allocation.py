@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -96,8 +96,10 @@ class Allocation:
         self._has_met = False
         self._asked_s = 0.0
         self._started_s: float | None = None
+        self._held_before_s = 0.0
+        self._slow: frozenset[str] = frozenset()
         self._state: JobState = Waiting("")
-        self._next_look_s = 0.0
+        self._next_look_s = self._looked_s = 0.0
         self._lock = RLock()
 
     @property
@@ -177,9 +179,29 @@ class Allocation:
                     shutil.rmtree(self.folder)
 
     @property
-    def ends_in_s(self) -> float | None:
-        """How long the nodes are still ours, as the scheduler said last; None where it did not."""
-        return self._state.ends_in_s if isinstance(self._state, Running) else None
+    def left_s(self) -> float | None:
+        """How long the nodes are still ours, as the scheduler says; None where it sets no end."""
+        with self._lock:
+            state = self._look() if self._ready else None
+            if not isinstance(state, Running) or state.ends_in_s is None:
+                return None
+            return state.ends_in_s - (time.monotonic() - self._looked_s)
+
+    @property
+    def held_s(self) -> float:
+        """How long this process has held nodes, without the time that they were asked for."""
+        started_s = self._started_s
+        now_s = 0.0 if started_s is None else time.monotonic() - started_s
+        return self._held_before_s + now_s
+
+    def use_last(self, names: Iterable[str]) -> None:
+        """Have jobs take these nodes only where there are too few others."""
+        with self._lock:
+            self._slow = frozenset(names)
+            self._ready = self._in_order(self._ready)
+
+    def _in_order(self, agents: Sequence[NodeAgent]) -> Sequence[NodeAgent]:
+        return sorted(agents, key=lambda agent: (agent.node in self._slow, _in_numbers(agent.node)))
 
     def _begin_once_answered(self, stopped: Event, on_phase: PhaseListener) -> None:
         """Ask for nodes again and again while the scheduler is too busy to answer."""
@@ -263,7 +285,7 @@ class Allocation:
         path = self.folder / f"{name}.json"
         _write(path, meeting.text.encode())
         self._agents.expect(name)
-        self._asked_s, self._started_s = time.monotonic(), None
+        self._asked_s = time.monotonic()
         self._state, self._next_look_s = Waiting("it was just asked for"), 0.0
         return path
 
@@ -286,7 +308,7 @@ class Allocation:
                 shown = phase
             with self._agents.changed:
                 self._agents.changed.wait(POLL_S)
-        return sorted(joined, key=lambda agent: _in_numbers(agent.node))
+        return self._in_order(joined)
 
     def _progress(self, joined: Sequence[NodeAgent]) -> str:
         """Return the phase that waiting is in; raises `NodesUnavailable` when it took too long."""
@@ -334,6 +356,7 @@ class Allocation:
         if self.job is not None and now_s >= self._next_look_s:
             with suppress(SchedulerBusy):  # it is asked again later
                 self._state = self._scheduler.state(self.job)
+                self._looked_s = time.monotonic()
             self._next_look_s = time.monotonic() + ASK_SCHEDULER_EVERY_S
         return self._state
 
@@ -345,6 +368,7 @@ class Allocation:
         if self.job is None:
             return
         job, self.job = self.job, None
+        self._held_before_s, self._started_s = self.held_s, None
         deadline_s = time.monotonic() + CLOSE_LIMIT_S
         while True:
             try:

@@ -94,6 +94,11 @@ class ClusterLauncher:
         self._stopped = Event()
         self._warmed: Sequence[NodeAgent] = ()
 
+    @property
+    def allocation(self) -> Allocation:
+        """The nodes that it launches on."""
+        return self._allocation
+
     def prepare(self, job: Job) -> None:  # noqa: ARG002 - there is no node yet that could
         """Ask for nodes, without waiting for them."""
         with suppress(SchedulerBusy):  # the first launch asks again

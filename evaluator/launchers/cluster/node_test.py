@@ -3,17 +3,27 @@
 A node that is slow makes a configuration slow that happens to use it, or all of them.
 """
 
-from collections import Counter
-from collections.abc import Sequence
+import logging
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import median_low
+from threading import Event
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from evaluator.ports import Job
+from evaluator.launchers.cluster.allocation import Allocation, NodesUnavailable
+from evaluator.ports import Job, PhaseListener
 from records.machine import NodeRecord
+
+if TYPE_CHECKING:
+    from evaluator.launchers.cluster.launcher import ClusterLauncher
+
+_LOG = logging.getLogger(__name__)
+
 
 SECONDS = 1.0
 """For the products of one device."""
@@ -31,13 +41,49 @@ class _Found(msgspec.Struct, frozen=True):
     exchange_s: dict[int, float] = {}
 
 
-def node_test_job(node_count: int, python: str) -> Job:
+def tested_nodes(
+    launcher: "ClusterLauncher",
+    workdir: Path,
+    needed_count: int,
+    switches: Mapping[str, str],
+    on_phase: PhaseListener,
+) -> tuple[NodeRecord, ...]:
+    """Wait for the nodes of a search and test them; have slow ones used last.
+
+    A search takes `needed_count` of them. The test runs in `workdir`, an empty folder. Returns
+    nothing where there are no nodes: launches then say why.
+    """
+    allocation = launcher.allocation
+    try:
+        agents = allocation.agents(Event(), on_phase)
+    except NodesUnavailable:
+        return ()
+    nodes = [
+        NodeRecord(
+            name=agent.node,
+            gpus=agent.facts.gpus,
+            switch=switches.get(agent.node),
+        )
+        for agent in agents
+    ]
+    if len(nodes) > 1 and allocation.cluster.test_nodes:
+        result = launcher.run(_job(allocation), workdir, lambda _phase: None)
+        if result.reason != "finished":
+            _LOG.warning("nodes not tested reason=%s words=%s", result.reason, result.message)
+        nodes = [*judged(nodes, workdir)]
+    chosen = fastest(nodes, needed_count)
+    allocation.use_last(node.name for node in chosen if node.slow is not None)
+    return chosen
+
+
+def _job(allocation: Allocation) -> Job:
     """Return the job that tests the nodes, with one process on each."""
     source = (files("evaluator.workloads") / SCRIPT).read_text(encoding="utf-8")
-    places = ("{node_rank}", "{node_count}", "{master_addr}", "{master_port}")
+    count, here = allocation.nodes.count, sys.executable if allocation.is_shared else "python3"
+    places = ("{node_rank}", str(count), "{master_addr}", "{master_port}")
     return Job(
-        argv=(python, SCRIPT, *places, f"{SECONDS:g}"),
-        world_size=node_count,
+        argv=(allocation.cluster.python or here, SCRIPT, *places, f"{SECONDS:g}"),
+        world_size=count * allocation.nodes.ranks_per_node,
         files={SCRIPT: source},
         timeout_s=TEST_LIMIT_S,
         maps_freely=True,
@@ -102,28 +148,3 @@ def fastest(nodes: Sequence[NodeRecord], count: int) -> tuple[NodeRecord, ...]:
     order = sorted(range(len(nodes)), key=lambda number: nodes[number].slow is not None)
     used = set(order[:count])
     return tuple(replace(node, used=number in used) for number, node in enumerate(nodes))
-
-
-def slow_node_words(nodes: Sequence[NodeRecord]) -> tuple[str, ...]:
-    """Return a sentence for each slow node: what is slow, and whether it is left out."""
-    without = "it is left out"
-    with_it = "it is used, as there is no other: ask for one more with [cluster] nodes"
-    return tuple(
-        f"node {node.name} is slow: {node.slow}; {with_it if node.used else without}"
-        for node in nodes
-        if node.slow is not None
-    )
-
-
-def topology_words(nodes: Sequence[NodeRecord]) -> str | None:
-    """Return how the nodes that are used are connected, in words; None without any."""
-    used = [node for node in nodes if node.used]
-    if not used:
-        return None
-    switches = Counter(node.switch for node in used if node.switch is not None)
-    parts = [f"{count} on switch {name}" for name, count in switches.items()]
-    gpus = Counter(used[0].gpus)
-    parts += [f"each with {count} x {name}" for name, count in gpus.items()]
-    interfaces = {node.interface for node in used if node.interface is not None}
-    parts += [f"connected by {', '.join(sorted(interfaces))}"] if interfaces else []
-    return ", ".join([f"{len(used)} {'node' if len(used) == 1 else 'nodes'}", *parts])

@@ -8,7 +8,7 @@ from policies.space import Space
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
 from search.loop.budget import (
-    Allocation,
+    HeldNodes,
     TimeLimit,
     failures_in_a_row,
     launches_since_best,
@@ -65,7 +65,7 @@ def test_when_a_search_stops_and_why(outcomes, out_of_time, reason):
 def limit(elapsed_s, budget, *, node_count=1, held_s=0.0, left_s=None, before_h=0.0):
     return TimeLimit(
         budget=budget,
-        allocation=Allocation(node_count=node_count, held_s=lambda: held_s, left_s=lambda: left_s),
+        held=HeldNodes(node_count=node_count, held_s=lambda: held_s, left_s=lambda: left_s),
         clock=lambda: 100.0 + elapsed_s,
         started_s=100.0,
         launched_before=7,

@@ -116,7 +116,7 @@ def test_node_hours_are_recorded_over_all_runs_and_end_the_search(tabular):
 def test_nodes_that_a_search_is_given_are_recorded_and_slow_ones_named(tabular):
     study = tabular(seconds(0.5, 0.4), measure=ONCE, budget=budget(trials=2))
     nodes = (NodeRecord(name="a", switch="s1"), NodeRecord(name="b", slow="it crawls", used=False))
-    study.nodes = lambda: nodes
+    study.nodes = nodes
 
     study.run()
 

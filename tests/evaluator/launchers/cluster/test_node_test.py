@@ -5,12 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.launchers.cluster.node_test import (
-    fastest,
-    judged,
-    slow_node_words,
-    topology_words,
-)
+from evaluator.launchers.cluster.node_test import fastest, judged
+from evaluator.launchers.cluster.topology import slow_node_words, topology_words
 from evaluator.workloads.node_test import ring
 from records.machine import NodeRecord
 
@@ -114,8 +110,8 @@ def test_each_node_exchanges_with_two_neighbours_and_one_at_a_time(count):
             "3 nodes, 2 on switch s1, 1 on switch s2",
         ),
         (
-            [{"gpus": ("H100",) * 8, "interface": "ib0"}] * 2,
-            "2 nodes, each with 8 x H100, connected by ib0",
+            [{"gpus": ("H100",) * 8}] * 2,
+            "2 nodes, each with 8 x H100",
         ),
         ([{"switch": "s1"}, {"switch": "s9", "used": False}], "1 node, 1 on switch s1"),
     ],

@@ -283,6 +283,9 @@ class Cluster(Strict):
     the agent on a node; None for the same as here. `test_nodes` is whether nodes are compared
     before a search. Nodes reduce most traces of jobs of more ranks than `whole_traces`. `options`
     go to the scheduler as they are; `address` is that of its server, `executor` the one below
+    the agent on a node; None for the same as here. `test_nodes` is whether nodes are compared
+    before a search. Nodes reduce most traces of jobs of more ranks than `whole_traces`. `options`
+    go to the scheduler as they are; `address` is that of its server, `executor` the one below
     PSI/J. `runtime` is what pods are made from, and `volume_claim` what holds `shared_dir` in them.
     """
 

@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 SECONDS = 1.0
 """For the products of one device."""
 TEST_LIMIT_S = 180.0
-SLOWER_PRODUCT, SLOWER_EXCHANGE = 1.15, 1.5
+SLOWER_PRODUCT, SLOWER_EXCHANGE = 1.2, 1.5
 """How many times the time of most others makes a node slow."""
 SCRIPT = "node_test.py"
 

@@ -20,7 +20,7 @@ def switch_of_nodes(launcher: str, environment: Mapping[str, str]) -> Mapping[st
             facts = dict(_FACT.findall(line))
             if facts.get("Level") == "0" and facts.get("Nodes"):
                 listed = answer_of(["scontrol", "show", "hostnames", facts["Nodes"]], environment)
-                found |= dict.fromkeys(listed.split(), facts["SwitchName"])
+                found |= {node: facts["SwitchName"] for node in listed.split()}
     except (SchedulerError, KeyError):
         return {}
     return found

@@ -20,7 +20,8 @@ def switch_of_nodes(launcher: str, environment: Mapping[str, str]) -> Mapping[st
             facts = dict(_FACT.findall(line))
             if facts.get("Level") == "0" and facts.get("Nodes"):
                 listed = answer_of(["scontrol", "show", "hostnames", facts["Nodes"]], environment)
-                found |= {node: facts["SwitchName"] for node in listed.split()}
+                switch: str = facts["SwitchName"]
+                found |= dict.fromkeys(listed.split(), switch)
     except (SchedulerError, KeyError):
         return {}
     return found

@@ -1,4 +1,4 @@
-"""A real Slurm on one machine, whose nodes have host names, networks and processes of their own.
+"""A real Slurm on one machine, whose nodes have host names and networks of their own.
 
     python tests/clusters/slurm_cluster.py install [--accounting]   # Debian's packages
     python tests/clusters/slurm_cluster.py start [--nodes 2] [--accounting]
@@ -88,7 +88,7 @@ StorageUser=slurm
 StoragePass=loopback
 StorageLoc=slurm
 """
-# The first process of a node: it has the node's name, and its own view of /proc and /dev/shm.
+# What a node has for itself: a name, a network and /dev/shm.
 NODE = """\
 hostname {name}
 mount --bind {folder}/hosts /etc/hosts
@@ -131,6 +131,8 @@ class SlurmCluster:
 
     def stop(self) -> None:
         """End all processes of the cluster and remove its network."""
+        for space in Path("/run/netns").glob("cclsearch-*"):
+            self.kill_node(space.name.removeprefix("cclsearch-"))
         for path in sorted(self.folder.glob("*.daemon")):
             self.kill(path.stem)
         for line in _told("ip", "-oneline", "link", "show", "type", "veth").splitlines():
@@ -160,15 +162,22 @@ class SlurmCluster:
                 self.run("timeout", "5", *sbatch)
 
     def start_node(self, name: str) -> None:
-        """Boot a node: its slurmd is the first process in namespaces of its own."""
+        """Boot a node: slurmd in namespaces of its own."""
         script = NODE.format(name=name, folder=shlex.quote(str(self.folder)))
-        inside = ["unshare", "--uts", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
-        self._daemon(
-            name, ["nsenter", f"--net=/run/netns/cclsearch-{name}", *inside, "sh", "-ec", script]
-        )
+        inside = [f"--net=/run/netns/cclsearch-{name}", "unshare", "--uts", "--mount"]
+        self._daemon(name, ["nsenter", *inside, "sh", "-ec", script])
+
+    def kill_node(self, name: str) -> None:
+        """End all processes of a node, as a power failure does."""
+        while pids := _told("ip", "netns", "pids", f"cclsearch-{name}", check=False).split():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.1)
+        (self.folder / f"{name}.daemon").unlink(missing_ok=True)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """End a daemon, or a node with all of its processes, by a signal."""
+        """End a daemon by a signal."""
         path = self.folder / f"{name}.daemon"
         pid = int(path.read_text(encoding="ascii"))
         with suppress(ProcessLookupError):

@@ -122,7 +122,7 @@ def test_a_node_that_dies_is_a_failed_node(scheduler, slurm, asked):
     job = scheduler.submit(asked())
     state_of_kind(scheduler, job, Running)
 
-    slurm.kill("n2")
+    slurm.kill_node("n2")
     try:
         gone = state_of_kind(scheduler, job, Gone, limit_s=120)
     finally:

@@ -52,6 +52,8 @@ timeout_s = 120.0
 self_test_rounds = 0
 race_rounds = 0
 confirm_top = 0
+confirm_rounds = 1
+max_confirm_rounds = 1
 [launch]
 launcher = "{launcher}"
 memory_budget_bytes = 536870912
@@ -112,7 +114,7 @@ class Search:
     @property
     def history(self):
         with closing(Store(self.store)) as store:
-            return store.history(self.id)
+            return list(store.history(self.id))
 
     def resume(self):
         return [CCLSEARCH, "resume", self.id, "--store", str(self.store)]

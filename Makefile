@@ -5,7 +5,8 @@
 #             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
 # make torches    every parallelism on 4 ranks with older versions of torch, in environments in
 #             build/torches; TORCHES="2.6.0 2.8.0" for others
-# make clusters      searches on a real Slurm with two nodes on this machine; it needs root, and
+# make clusters      searches on a real Slurm with two nodes on this machine, PSI/J on it, a Ray
+#             cluster of two nodes, and TrainJobs for an API server; it needs root, and
 #             python tests/clusters/slurm_cluster.py install --accounting
 # make gpu    proves cclsearch on this machine's GPUs in at most eight minutes, without a network;
 #             the page is build/gpu/page.md. Without a GPU the same parts run small on the CPU.
@@ -56,7 +57,8 @@ torches: $(VENV)/.installed
 	$(BIN)/python benchmarks/torches.py $(TORCHES)
 
 clusters: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -s --timeout 1800 tests/clusters/*_jobs.py tests/clusters/*_searches.py
+	$(BIN)/pip install --quiet --editable ".[kubernetes,psij,ray]"
+	$(BIN)/python -m pytest -s --timeout 1800 -p no:unraisableexception tests/clusters/*_jobs.py tests/clusters/*_searches.py
 
 # Where wheels were carried nothing is installed, and PYTHON is the one that has torch.
 gpu: $(if $(WHEELS),,$(VENV)/.installed)

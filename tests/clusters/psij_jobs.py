@@ -10,10 +10,7 @@ from records.study import Cluster
 from tests.clusters.contract import SchedulerContract, asked, state_of_kind
 
 pytest.importorskip("psij", reason="needs: pip install 'cclsearch[psij]'")
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # PSI/J leaves pipes open
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # PSI/J leaves pipes open
 
 
 class TestPsijOnSlurm(SchedulerContract):

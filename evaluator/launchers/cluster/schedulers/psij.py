@@ -45,6 +45,14 @@ LAUNCHERS: Mapping[str, str] = {
 }
 """What starts one process on each node, by executor; for all others it is mpirun."""
 
+NAMES: Mapping[str, str] = {
+    "lsf": "lsf.J",
+    "pbs": "pbs.N",
+    "pbs_classic": "pbs.N",
+    "slurm": "slurm.job-name",
+}
+"""The attribute that names a job: the scripts of PSI/J 0.9.11 do not."""
+
 FINDERS: Mapping[str, tuple[str, ...]] = {
     "lsf": ("bjobs", "-noheader", "-o", "jobid", "-J"),
     "pbs": ("qselect", "-N"),
@@ -77,6 +85,8 @@ class Psij:
         self._executor: psij.JobExecutor | None = None
         self._jobs: dict[str, psij.Job] = {}
         self._names: dict[str, str] = {}
+        self._gone: set[str] = set()
+        """Jobs that were cancelled before PSI/J asks again."""
 
     def missing(self) -> str | None:
         """Return how to get PSI/J where it is not installed."""
@@ -114,6 +124,8 @@ class Psij:
 
     def state(self, job: str) -> JobState:
         """Translate what PSI/J knows, which it asks for every few seconds."""
+        if job in self._gone:
+            return Gone("cancelled", "cancelled")
         status = self._job(job).status
         words = last_words(status.message or "")
         limit_s = self._cluster.time_limit_s
@@ -137,6 +149,7 @@ class Psij:
             name = self._names.get(job)
             is_askable = name is not None and self._cluster.executor in FINDERS
             if is_askable and job not in self._listed(name or ""):
+                self._gone.add(job)
                 return
             if time.monotonic() > deadline_s:
                 raise SchedulerBusy(f"job {job} is not gone {CANCEL_LIMIT_S:g} s after its cancel")
@@ -218,9 +231,18 @@ def job_spec(cluster: Cluster, request: AgentRequest) -> "psij.JobSpec":
     executor = cluster.executor or ""
     options = dict(option.lstrip("-").partition("=")[::2] for option in cluster.options)
     for name, value in (("qos", cluster.qos), ("exclude", ",".join(cluster.exclude))):
+        if value and executor != "slurm":
+            raise SchedulerError(
+                f"[cluster] {name} means nothing to executor {executor!r} of PSI/J; say it in its "
+                "own words in [cluster] options"
+            )
         if value:
             options[name] = value
     launcher = options.pop("launcher", LAUNCHERS.get(executor, "mpirun"))
+    family = executor.removesuffix("_classic")
+    attributes: dict[str, object] = {f"{family}.{name}": options[name] for name in options}
+    if executor in NAMES:
+        attributes[NAMES[executor]] = request.name
     count = request.node_count
     processes = {"process_count": count} if executor == "flux" else {"processes_per_node": 1}
     variables = (f"{name}={value}" for name, value in request.environment.items())
@@ -236,6 +258,6 @@ def job_spec(cluster: Cluster, request: AgentRequest) -> "psij.JobSpec":
             queue_name=cluster.partition,
             account=cluster.account,
             reservation_id=cluster.reservation,
-            custom_attributes={f"{executor}.{name}": value for name, value in options.items()},
+            custom_attributes=attributes,
         ),
     )

@@ -116,7 +116,7 @@ def starved(place: Place, found: Findings) -> tuple[str, tuple[str, ...]]:
     return words[:300], (case, OUT_OF_MEMORY.value, given, "yes" if is_right else "NO", message)
 
 
-START_LIMIT_S = {True: 90.0, False: 60.0}
+START_LIMIT_S = {True: 40.0, False: 120.0}
 END_LIMIT_S = 15.0
 TRAINS = b'"warmup"'
 SPARE_BYTES = 64 * MIB

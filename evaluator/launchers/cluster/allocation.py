@@ -177,6 +177,7 @@ class Allocation:
             with suppress(OSError):  # it holds what was not cancelled, or was never made
                 if not [*self.folder.glob("*.json")]:
                     shutil.rmtree(self.folder)
+                    self.folder.parent.rmdir()
 
     @property
     def left_s(self) -> float | None:

@@ -22,6 +22,7 @@ from evaluator.traces.readers.files import read_bytes
 from records.errors import TraceError
 from records.study import TIME_UNITS, Command, Study
 from records.trial import Failed, FailureKind, Measurement, Stage
+from records.workload import Workload
 
 if TYPE_CHECKING:
     from evaluator.traces.model import RankTrace, TraceSet
@@ -174,13 +175,13 @@ def read_script(
     report = _job_report(study, command, job, folder)
     if isinstance(report, str):
         return no_samples(report)
-    asked = study.workload.tokens_per_step
-    if report.tokens_per_step not in {None, asked} and not may_vary_work(study):
+    asked, tokens = study.workload.tokens_per_step, report.tokens_per_step
+    if tokens is not None and tokens != asked and not may_vary_work(study):
         return unequal_work(
-            f"processed {report.tokens_per_step} tokens per step, the study asks for {asked}; "
-            "trials must do the same work: keep the global batch by gradient accumulation, or "
-            "compare throughput with --objective tokens_per_s, or correct global_batch in "
-            "[workload] if all trials do this"
+            f"processed {tokens} tokens per step, the study asks for {asked}; trials must do the "
+            "same work: keep the global batch by gradient accumulation, or compare throughput "
+            f"with --objective tokens_per_s, or {_correction(study.workload, tokens)} in "
+            "[workload] of the study file if all trials do this"
         )
     traces = None
     if study.measure.profiled_steps or report.step_times_s is None:
@@ -189,6 +190,14 @@ def read_script(
             return Failed(stage=Stage.READ, kind=FailureKind.METRIC_ERROR, message=found)
         traces = found
     return _reading(study, job, result, report, traces)
+
+
+def _correction(workload: Workload, tokens: int) -> str:
+    """Return what to set in a study for this many tokens: the length, if nobody has set it."""
+    length, rest = divmod(tokens, workload.global_batch)
+    if workload.sequence_length == 1 and length and not rest:
+        return f"set sequence_length = {length}"
+    return "correct global_batch"
 
 
 def _traces_besides(

@@ -196,10 +196,8 @@ def _absent(ended: Sequence[tuple[str, Measured]], present: set[str]) -> Mapping
 
 
 LEAST_TIMEOUT_S = 1.0
-KEPT_FILES = (
-    *("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.columns", "*.log", "*.stacks.txt"),
-    "cclsearch.py",
-)
+KEPT_FILES = ("*.json", "*.json.gz", "*.jsonl", "*.xplane.pb", "*.columns", "*.log", "*.stacks.txt")
+"""What a launch may leave, beside the files that its job reads."""
 
 
 Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
@@ -387,6 +385,8 @@ class TrialRunner:
             scrub_files(folder, self.scrubber)
             outcome = self.scrubber.value(outcome)
         found = {path for kind in KEPT_FILES for path in folder.rglob(kind)}
+        if outcome.launched is not None:
+            found |= {folder / name for name in outcome.launched.files}
         paths = sorted(path for path in found if path.is_file() and not path.is_symlink())
         names = {path: path.relative_to(folder).as_posix() for path in paths}
         return replace(outcome, artifacts=self.store.artifacts.keep_all(names))

@@ -268,6 +268,15 @@ def test_a_script_that_did_other_work_is_refused(tried):
     assert refused(failure, message, "invalid_config"), failure
 
 
+def test_a_study_without_a_length_is_told_the_one_that_the_script_has(tried, script_study):
+    study = script_study()
+    unset = replace(study, workload=replace(study.workload, global_batch=4, sequence_length=1))
+
+    failure = tried("steps '{\"tokens_per_step\": 256}'; traces", asked=unset).failure
+
+    assert "or set sequence_length = 64 in [workload] of the study file" in failure.message
+
+
 def test_where_the_objective_counts_per_token_steps_may_do_other_work(tried, script_study):
     throughput = replace(script_study(), objective=Objective(expression="tokens_per_s"))
     report = f'steps \'{{"tokens_per_step": 32, "step_times_s": {TIMES}}}\''

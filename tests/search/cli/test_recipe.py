@@ -79,6 +79,8 @@ def test_a_search_begins_at_the_launch_line_of_a_script(cclsearch, toy, here):
     log = cclsearch("trial", "logs", "0").out
     assert f"arguments --note a b {knobs} --mode=plain --shift=-1 --steps=6 --seed=42" in log
     assert "TOY_THREADS" in log
+    script = cclsearch("trial", "script", "0").out
+    assert all(f"cat > {name} <<" in script for name in ("cclsearch.py", "hook.py", "hook_toy.py"))
     assert not any(name in log for name in (*secrets, "MASTER_PORT"))
     files = [path for path in here.glob(".cclsearch/**/*") if path.is_file()]
     kept = b"".join(path.read_bytes() for path in files)

@@ -111,7 +111,8 @@ class RepeatRunner:
     def run_self_test(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
         """Launch a self-test of `count` pairs, as far as the budget and `spare` allow.
 
-        The launches of pair k are in the rounds 2k and 2k + 1.
+        The launches of pair k are in the rounds 2k and 2k + 1. Each pair leaves time for one more
+        trial and for the spare launches.
         """
         for pair in range(count):
             done = {repeat.round for repeat in self.repeats(Purpose.SELF_TEST, series)}
@@ -119,7 +120,15 @@ class RepeatRunner:
             missing = [_Planned(trial, Purpose.SELF_TEST, series, number) for number in numbers]
             if self.launches_left < len(missing) + spare:
                 return
+            if not self._has_time(trial, len(missing) + spare + 1):
+                return
             self._launch(missing, whole=len(missing) == 2)
+
+    def _has_time(self, trial: Trial, count: int) -> bool:
+        """Whether this many launches, each as long as the trial's, end within the time limit."""
+        left_s, outcome = self.trial_runner.left_s(), trial.outcome
+        each_s = outcome.measurement.wall_s if isinstance(outcome, Measured) else None
+        return left_s is None or each_s is None or count * each_s <= left_s
 
     @property
     def launches_left(self) -> int:

@@ -463,3 +463,14 @@ def test_no_second_round_of_the_final_is_begun_after_the_time_limit(tabular):
     study.run()
 
     assert len({repeat.round for repeat in repeats(study, Purpose.CONFIRM)}) == 1
+
+
+def test_a_self_test_leaves_time_for_another_trial_and_the_final(tabular):
+    endings = {n: Takes(step_time_s=1 / 7) for n in range(4)}  # a launch takes a second
+    study = tabular(endings, budget=Budget(trials=4, max_wall_s=7))
+    study.clock = lambda: float(len(study.launched))
+
+    study.run()
+
+    assert len(study.history.trials) > 1
+    assert not repeats(study, Purpose.SELF_TEST)

@@ -14,10 +14,11 @@ from itertools import chain
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import PipelineStage, schedules
 from torch.distributed.pipelining.schedules import (
     PipelineScheduleMulti,
     PipelineScheduleSingle,
@@ -39,7 +40,7 @@ from evaluator.rank.main import RankContext
 from evaluator.rank.steps import Work
 from evaluator.workloads.context_parallel import own_positions
 from evaluator.workloads.model import DTYPES, MicroBatchLoss, Stage, build_decoder
-from evaluator.workloads.parallelize import Layout, open_layout, parallelize
+from evaluator.workloads.parallelize import MERGES_MESHES, Layout, open_layout, parallelize
 
 
 class Accumulation:
@@ -103,6 +104,8 @@ class Pipeline:
             )
             for stage, model in models.items()
         ]
+        if device.type == "cpu" and not MERGES_MESHES:
+            _mend_older_torch(stages)
         self._schedule = _schedule(job.config.pipeline_schedule, stages, loss)
         self._step: Callable[..., object] = self._schedule.step
         if "return_outputs" in signature(self._step).parameters:  # older torch always returns them
@@ -122,6 +125,34 @@ class Pipeline:
                 losses=parts if self._gives_loss else None,
             )
         return torch.stack(parts).detach().sum() if parts else None
+
+
+class _Together:
+    """Messages that were started together."""
+
+    def __init__(self, works: Sequence[dist.Work]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        """Wait for all of them."""
+        for work in self._works:
+            work.wait()
+
+
+def _start(operations: list[dist.P2POp], desc: str | None = None) -> _Together | None:  # noqa: ARG001 - of torch
+    return _Together(dist.batch_isend_irecv(operations)) if operations else None
+
+
+def _mend_older_torch(stages: Sequence[PipelineStage]) -> None:
+    """Make stages of torch before 2.10 work over gloo.
+
+    Neighbours greet each other with numbers of two sizes, which gloo refuses; torch before 2.7
+    waits only for the last of several messages, and the others are lost.
+    """
+    for stage in stages:
+        vars(stage)["_get_init_p2p_neighbors_ops"] = list
+    if not hasattr(schedules, "_wait_batch_p2p"):
+        vars(schedules)["_batch_p2p"] = _start
 
 
 def _schedule(

@@ -42,7 +42,7 @@ class Job:
     folder, for the variable that it is listed under. The processes of a job that `maps_freely` are
     not held to a share of the host's memory: drivers of GPUs map far more than they use. Its
     processes stay on `cores`, if any are given, and on the nodes with the numbers `nodes` of a
-    cluster, by default the first.
+    cluster, by default the first. `traces` are patterns of the names of its traces, in one folder.
     """
 
     argv: tuple[str, ...]
@@ -57,6 +57,7 @@ class Job:
     threads_per_rank: int = 1
     cores: tuple[int, ...] = ()
     nodes: tuple[int, ...] = ()
+    traces: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
     def argv_on(self, place: "NodePlace") -> tuple[str, ...]:

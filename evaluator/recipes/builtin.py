@@ -148,6 +148,7 @@ class BuiltinRecipe:
             python=rank_python(study),
             timeout_s=study.measure.timeout_s,
             hang_after_s=study.measure.hang_after_s,
+            traces=("rank*_trace.json",),
             maps_freely=job.device is DeviceKind.CUDA,
             threads_per_rank=asked.threads_per_rank,
         )

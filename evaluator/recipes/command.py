@@ -387,6 +387,7 @@ class CommandRecipe:
             files={_LIBRARY.name: _LIBRARY.read_text(encoding="utf-8")},
             folders={TRACE_DIR: TRACE_FOLDER, "PYTHONPATH": "."},
             timeout_s=study.measure.timeout_s,
+            traces=tuple(f"{TRACE_FOLDER}/{pattern}" for pattern in command.trace_files),
             maps_freely=study.environment.device != "cpu",
             threads_per_rank=study.launch.threads_per_rank,
             environment={

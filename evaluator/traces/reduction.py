@@ -24,7 +24,6 @@ from evaluator.traces.readers.formats import read_file
 from evaluator.traces.readers.read import of_main_device
 from records.errors import TraceError
 
-SAMPLED_NODES = 8
 _UNITED = (Activity.COPY, Activity.FILL)
 
 
@@ -103,16 +102,6 @@ def write_reduced(traces: Sequence[RankTrace], target: Path) -> None:
     except OSError:
         unfinished.unlink(missing_ok=True)
         raise
-
-
-def sampled_ranks(world_size: int, ranks_per_node: int) -> tuple[int, ...]:
-    """Return the ranks of a large job whose traces stay whole.
-
-    They are those of the first node, and the first rank of a few more, far apart.
-    """
-    nodes = range(0, world_size, ranks_per_node)
-    apart = nodes[:: max(1, len(nodes) // SAMPLED_NODES)][:SAMPLED_NODES]
-    return tuple(sorted({*range(min(ranks_per_node, world_size)), *apart}))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,6 +41,7 @@ CONNECT_LIMIT_S = 5.0
 MEET_EVERY_S = 0.5
 BEAT_EVERY_S = 0.5
 IDLE_BEAT_S = 5.0
+REDUCTION_LIMIT_S = 600.0
 FOLDER = "{folder}"
 """Stands for the folder of a job that every node has for itself."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -118,6 +119,11 @@ class _Launch:
     ranks: Sequence[Heartbeats]
     phase: str = ""
     has_begun: bool = False
+    reduction: Sequence[str] = ()
+    """What our Python runs once the ranks have ended well, to reduce their traces."""
+    reducer: "subprocess.Popen[bytes] | None" = None
+    ended: object = None
+    """How it ended, while its traces are reduced."""
 
 
 class Agent:
@@ -130,6 +136,7 @@ class Agent:
         self._supervisor: Connection | None = None
         self._environment: Mapping[str, str] = {}
         self._next_beat_s = 0.0
+        self._reduced_by_s = 0.0
         self._launch: _Launch | None = None
         self._channel: Channel | None = None
 
@@ -203,6 +210,8 @@ class Agent:
                 raise ChannelLost("the search is silent")
             if self._supervisor is not None:
                 self._pass_on(self._supervisor, channel)
+            if self._launch is not None and self._launch.reducer is not None:
+                self._await_reducer(self._launch, self._launch.reducer, channel)
             self._beat(channel)
 
     def _do(self, message: Message, channel: Channel) -> None:
@@ -245,7 +254,13 @@ class Agent:
                 (folder / name).write_text(text, encoding="utf-8")
         ranks = range(launch["first_rank"], launch["first_rank"] + launch["rank_count"])
         heartbeats = [Heartbeats(folder, rank) for rank in ranks]
-        self._launch = _Launch(id=number, folder=folder, is_ours=is_ours, ranks=heartbeats)
+        self._launch = _Launch(
+            id=number,
+            folder=folder,
+            is_ours=is_ours,
+            ranks=heartbeats,
+            reduction=[str(word) for word in request.get("reduction", ())],
+        )
         placed, argv = dict(launch["environment"]), list(launch["argv"])
         if is_ours:
             placed = {name: text.replace(FOLDER, str(folder)) for name, text in placed.items()}
@@ -284,13 +299,18 @@ class Agent:
         if self._supervisor is not None:
             last_words = self._supervisor.end()
             self._supervisor = None
+        if self._launch is not None and self._launch.reducer is not None:
+            self._launch.reducer.kill()
+            self._launch.reducer.wait()
         if self._launch is not None and self._launch.is_ours:
             shutil.rmtree(self._launch.folder, ignore_errors=True)
         self._launch = None
         return last_words
 
     def _end_launch(self, launch: _Launch, reason: str, channel: Channel) -> None:
-        if launch.has_begun and self._supervisor is not None:
+        if launch.reducer is not None:
+            launch.reducer.kill()
+        elif launch.has_begun and self._supervisor is not None:
             self._supervisor.send({"reason": reason})
         else:  # it waits for its warm process, and would take a word for its end
             self._over(launch, {"reason": reason, "wall_s": 0.0}, channel)
@@ -321,11 +341,46 @@ class Agent:
         """Report the end of a launch, after its last signs of life and the files of its ranks."""
         self._next_beat_s = 0.0
         self._beat(channel)
+        if launch.reduction and isinstance(ended, dict) and ended.get("reason") == "finished":
+            self._start_reducer(launch, ended, channel)
+            return
         if launch.is_ours:
             _send_files(launch, channel)
             shutil.rmtree(launch.folder, ignore_errors=True)
         self._launch = None
         channel.send({"said": "ended", "id": launch.id, "ended": ended})
+
+    def _start_reducer(self, launch: _Launch, ended: object, channel: Channel) -> None:
+        """Reduce traces in a process of its own, which takes as long as reading them."""
+        words = [word.replace(FOLDER, str(launch.folder)) for word in launch.reduction]
+        launch.reduction = ()
+        try:
+            launch.reducer = subprocess.Popen(
+                [sys.executable, "-P", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env=_own_environment(),
+                cwd=launch.folder,
+            )
+        except OSError as error:
+            _say(f"traces stay as they are: {error}")
+            self._over(launch, ended, channel)
+            return
+        launch.ended, self._reduced_by_s = ended, time.monotonic() + REDUCTION_LIMIT_S
+        channel.send({"said": "reducing", "id": launch.id})
+
+    def _await_reducer(
+        self, launch: _Launch, reducer: "subprocess.Popen[bytes]", channel: Channel
+    ) -> None:
+        """Report the end of a launch once its traces are reduced, or are not in time."""
+        if reducer.poll() is None and time.monotonic() < self._reduced_by_s:
+            return
+        reducer.kill()
+        if reducer.wait() != 0:
+            _say("traces stay as they are: is cclsearch installed for the Python here?")
+        launch.reducer = None
+        self._over(launch, launch.ended, channel)
 
     def _beat(self, channel: Channel) -> None:
         """Show that this node lives, and how its ranks do."""

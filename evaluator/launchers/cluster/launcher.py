@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from itertools import count
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from queue import SimpleQueue
 from threading import Event
 from typing import BinaryIO
@@ -38,6 +38,8 @@ from records.scrub import expanded
 from records.study import Study
 
 PORT_LIMIT_S = 20.0
+REDUCTION = "evaluator.traces.reduction"
+SAMPLED_NODES = 8
 MOST_AGENT_S = 7 * 24 * 3600.0
 """What an agent's own clock would end a job after: the launcher's does before."""
 ABANDON_LIMIT_S = 30.0
@@ -76,6 +78,16 @@ def allocation_of(study: Study, study_id: str, root: Path, ours: Mapping[str, st
     scheduler = scheduler_named(study.launch.launcher, cluster, ours)
     shared = root if cluster.shared_dir is None else Path(expanded(cluster.shared_dir))
     return Allocation(scheduler, cluster, nodes_of(study), study_id=study_id, root=shared)
+
+
+def sampled_ranks(world_size: int, ranks_per_node: int) -> tuple[int, ...]:
+    """Return the ranks of a large job whose traces stay whole.
+
+    They are those of the first node, and the first rank of a few more, far apart.
+    """
+    nodes = range(0, world_size, ranks_per_node)
+    apart = nodes[:: max(1, len(nodes) // SAMPLED_NODES)][:SAMPLED_NODES]
+    return tuple(sorted({*range(min(ranks_per_node, world_size)), *apart}))
 
 
 class ClusterLauncher:
@@ -210,6 +222,8 @@ class _OnNode:
     has_begun: bool = False
     ended: Ended | None = None
     is_lost: bool = False
+    is_reducing: bool = False
+    """Whether its ranks have ended well, and their traces are being reduced."""
     beat: Beat | None = None
     files: BinaryIO | None = None
 
@@ -285,8 +299,25 @@ class _Launch:
                 environment=environment,
                 files=self._job.files if self._place.folder is None else {},
                 launch=self._request(number, NodePlace(number, first.facts.address, port)),
+                reduction=self._reduction(number),
             )
             node.is_lost = node.agent.lost is not None
+
+    def _reduction(self, number: int) -> Sequence[str]:
+        """Return what reduces the traces of a node; nothing where all come back whole."""
+        job, cluster = self._job, self._allocation.cluster
+        per_node = self._allocation.nodes.ranks_per_node
+        if job.world_size <= cluster.whole_traces or not job.traces:
+            return ()
+        folder = PurePosixPath(job.traces[0]).parent
+        sampled = sampled_ranks(job.world_size, per_node)[: cluster.whole_traces]
+        whole = ",".join(map(str, sampled))
+        return (
+            *("-m", REDUCTION),
+            *(f"{FOLDER}/{folder}", f"node{number}.columns", whole),
+            *(str(number * per_node), str(per_node)),
+            *(PurePosixPath(pattern).name for pattern in job.traces),
+        )
 
     def _request(self, number: int, place: NodePlace) -> Mapping[str, object]:
         """Return what one node is asked for: a `Launch`, which its agent completes."""
@@ -362,8 +393,8 @@ class _Launch:
                 node.is_lost = node.ended is None
             case {"id": number} if number != self._number:
                 pass  # of a launch that was given up
-            case {"said": "begun"}:
-                node.has_begun = True
+            case {"said": "begun" | "reducing" as said}:
+                node.has_begun, node.is_reducing = True, said == "reducing"
             case {"said": "phase", "phase": str(phase)}:
                 self._on_phase(phase)
             case {"said": "beat"}:
@@ -389,6 +420,8 @@ class _Launch:
         if self._begun_s is None:
             limit_s = self._allocation.cluster.start_limit_s
             return "node_failed" if now_s - self._asked_s > limit_s else None
+        if all(node.is_over or node.is_reducing for node in self._nodes.values()):
+            return None
         if now_s - self._begun_s > self._job.timeout_s:
             return "timeout"
         hangs = self._job.hang_after_s is not None and self._hangs(self._job.hang_after_s)

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
+from evaluator.launchers.cluster.launcher import sampled_ranks
 from evaluator.metrics.base import Evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.traces.analysis.breakdown import job_split
@@ -16,7 +17,7 @@ from evaluator.traces.analysis.collectives import exposures, match, volume, work
 from evaluator.traces.analysis.stragglers import stragglers
 from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import read_folder, read_traces
-from evaluator.traces.reduction import files_of_ranks, reduced, sampled_ranks
+from evaluator.traces.reduction import files_of_ranks, reduced
 from records.errors import TraceError
 from tests.support.traces import GLOO, SYNTHETIC, read
 

@@ -254,12 +254,13 @@ class Agent:
                 (folder / name).write_text(text, encoding="utf-8")
         ranks = range(launch["first_rank"], launch["first_rank"] + launch["rank_count"])
         heartbeats = [Heartbeats(folder, rank) for rank in ranks]
+        reduction = request.get("reduction")
         self._launch = _Launch(
             id=number,
             folder=folder,
             is_ours=is_ours,
             ranks=heartbeats,
-            reduction=[str(word) for word in request.get("reduction", ())],
+            reduction=[str(word) for word in reduction] if isinstance(reduction, list) else (),
         )
         placed, argv = dict(launch["environment"]), list(launch["argv"])
         if is_ours:

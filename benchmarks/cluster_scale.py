@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -255,8 +255,8 @@ def search(node_count: int) -> dict[str, float]:
 
 def reduce() -> dict[str, float]:
     """Reduce what a profiler writes of one node; gives what it took."""
-    shape = Shape(ranks=8)
-    shape = Shape(ranks=8, steps=steps_for(shape, EVENTS_OF_RANK))
+    shape = Shape(ranks=8, world=8)
+    shape = replace(shape, steps=steps_for(shape, EVENTS_OF_RANK))
     with tempfile.TemporaryDirectory() as folder:
         generate(Path(folder), shape, Style())
         cost = run_fresh(

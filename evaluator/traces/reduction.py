@@ -2,7 +2,7 @@
 
 As a program this module runs on a node of a cluster, once its ranks have ended: it reads their
 traces, keeps those of some ranks as they are, and puts one file of columns in the place of the
-others, which is a thousandth of their size. Nothing is removed before that file is whole.
+others, which is about 1/200 of their size. Nothing is removed before that file is whole.
 """
 
 import gzip

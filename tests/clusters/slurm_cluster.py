@@ -72,6 +72,7 @@ WITH_ACCOUNTING = f"""\
 AccountingStorageType=accounting_storage/slurmdbd
 AccountingStorageHost=127.0.0.1
 AccountingStoragePort={ACCOUNTING_PORT}
+AccountingStoragePass={{folder}}/munge.socket
 AccountingStorageEnforce=associations,limits,qos
 """
 ACCOUNTING_CONFIGURATION = """\
@@ -225,13 +226,14 @@ class SlurmCluster:
             f"RealMemory={memory_mb} State=UNKNOWN"
             for number, name in enumerate(self.nodes, 1)
         ]
+        accounting = WITH_ACCOUNTING if self.accounting else WITHOUT_ACCOUNTING
         text = CONFIGURATION.format(
             host=socket.gethostname().split(".")[0],
             network=NETWORK,
             folder=self.folder,
             controller_port=CONTROLLER_PORT,
             node_port=NODE_PORT,
-            accounting=WITH_ACCOUNTING if self.accounting else WITHOUT_ACCOUNTING,
+            accounting=accounting.format(folder=self.folder),
             nodes="\n".join(nodes),
         )
         (self.folder / "slurm.conf").write_text(text, encoding="ascii")

@@ -117,17 +117,16 @@ def make_model(python: Path, folder: Path) -> None:
 def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
     """Search a launch line and sweep its space by hand; print both."""
     environment = {**SEEN, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
-    store = folder / f"store-{name}"
+    store = str(folder / f"store-{name}")
     cclsearch = Path(sys.executable).parent / "cclsearch"
     limit = ["--limit", "ttft_p99 < 2 s"] if name == "server" else []
     run = ["run", "--recipe", "vllm", "-c", "study.toml", "--strategy", "grid"]
-    run += ["--objective", "output_tokens_per_s", *limit]
+    run += ["--objective", "output_tokens_per_s", *limit, "--store", store]
     started = time.perf_counter()
 
     def printed(*words: str) -> str:
-        command = [str(cclsearch), *words, "--store", str(store)]
         return subprocess.run(
-            [*command, *(("--", *line.split()) if words[0] == "run" else ())],
+            [str(cclsearch), *words],
             cwd=folder,
             env=environment,
             stdout=subprocess.PIPE,
@@ -135,10 +134,10 @@ def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
             check=True,
         ).stdout
 
-    report = printed(*run)
+    report = printed(*run, "--", *line.split())
     minutes = (time.perf_counter() - started) / 60
     print(f"{name}: searched in {minutes:.1f} min\n{report}")
-    config = json.loads(printed("best", "--format", "json"))
+    config = json.loads(printed("best", "--format", "json", "--store", store))
     rates = defaultdict[tuple[int, ...], list[float]](list)
     for _, values in itertools.product(range(ROUNDS), itertools.product(*SPACE.values())):
         asked = dict(zip(SPACE, values, strict=True))

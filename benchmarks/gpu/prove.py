@@ -74,7 +74,12 @@ def main() -> int:
     page = place.out / PAGE
     page.write_text(render_markdown(document(place, ended)), encoding="utf-8")
     summary = {
-        each.name: {"status": each.status, "took_s": each.took_s, "cpu_s": each.cpu_s}
+        each.name: {
+            "status": each.status,
+            "took_s": each.took_s,
+            "cpu_s": each.cpu_s,
+            "doubts": each.findings.doubts,
+        }
         for each in ended
     }
     (place.out / "proof.json").write_text(json.dumps(summary, indent=1), encoding="utf-8")

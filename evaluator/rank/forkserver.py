@@ -45,9 +45,13 @@ def serve(modules: Sequence[str]) -> None:
     os.dup2(2, 1)  # what an import prints must not stand between the events
     # A compiler with threads of its own, or CUDA once it was asked for its devices, would not
     # survive a fork.
+    given = dict(os.environ)
     os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
     for module in modules:
         importlib.import_module(module)
+    for name in os.environ.keys() - given.keys():
+        del os.environ[name]
+    os.environ.update(given)
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if threads > 1:
         raise RuntimeError(f"importing {modules} started {threads - 1} threads; cannot fork safely")

@@ -7,7 +7,7 @@ import json
 import os
 import shlex
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from evaluator.launchers.cluster.launcher import open_launchers
 from evaluator.launchers.cluster.nodes import check_launcher
 from evaluator.launchers.watch import py_spy
 from evaluator.machine import local_environment
-from evaluator.objective import may_vary_work
+from evaluator.objective import may_vary_work, scoring_of
 from evaluator.ports import Job, JobResult, Reading, Recipe
 from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe, recipe_of
 from evaluator.recipes.command import CommandRecipe
@@ -29,13 +29,20 @@ from evaluator.traces.model import TraceSet
 from records.errors import StudyError
 from records.files import read_text
 from records.study import Study
-from records.trial import Config, Failed, Outcome
+from records.trial import Config, Failed, Outcome, Score
 from search import settings
-from search.cli.options import JsonOption, StudyOptions, examples, print_result, takes_options
+from search.cli.options import (
+    JsonOption,
+    SearchObjectives,
+    StudyOptions,
+    examples,
+    print_result,
+    takes_options,
+)
 from search.study.script_study import THROUGHPUT, Script, read_script, study_text
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
-from search.views.format import format_count, format_number
+from search.views.format import format_count, format_number, score_words
 from search.views.study import arguments_text
 
 app = typer.Typer(rich_markup_mode=None)
@@ -291,10 +298,11 @@ class _Probe:
 
 def _launch_once(study: Study, probe: _Probe) -> Outcome:
     """Launch the first configuration of a study, outside of any store."""
-    from search.compose import new_study_id
+    from search.compose import new_study_id, require_feasible
 
     check_launcher(study)
     probe.recipe.check(study)
+    require_feasible(space_of(study))
     ours, root = settings.trial_environment(), settings.store_root(None).absolute()
     environment = probe.recipe.inherited(study, ours)
     with (
@@ -329,57 +337,103 @@ class _Check:
 @app.command(
     name="try",
     epilog=examples(
-        "cclsearch try -c study.toml", "cclsearch try --recipe torchtitan --baseline train.sh"
+        "cclsearch try -c study.toml",
+        "cclsearch try --recipe torchtitan --baseline train.sh",
+        "cclsearch try --recipe vllm --objective output_tokens_per_s -- vllm serve MODEL",
     ),
 )
 @takes_options
-def try_script(options: StudyOptions, as_json: JsonOption = False) -> None:
+def try_script(
+    *, objectives: SearchObjectives, options: StudyOptions, as_json: JsonOption = False
+) -> None:
     """Launch your script once, and check all that it may report.
 
     Launches the first configuration of the study, which with --recipe is your launch line as it is
     today; nothing is recorded. Checks step times, tokens, losses, memory, the traces of all ranks
-    and what stacks of a hang need, and says what to add where one is missing.
+    and what stacks of a hang need, and says what to add where one is missing. Shows what the launch
+    is worth by the objectives, and the limits that it breaks.
     """
-    study, space = options.completed()
+    study = completed(objectives.of(options.study()))
     if study.command is None:
         raise StudyError(
             "try launches a script of yours, and this study has no [command] table; write one "
             "with `cclsearch init SCRIPT`"
         )
-    recipe = recipe_of(study)
-    probe = _Probe(recipe)
-    outcome = _launch_once(study, probe)
-    found = list(_checks(study, probe.output)) if probe.output else []
-    found.append(_stacks(study, recipe))
-    failure = str(outcome) if isinstance(outcome, Failed) else None
-    facts = {
-        "config": dict(space.feasible[0].values),
-        "failure": failure,
-        "step_time": None if isinstance(outcome, Failed) else outcome.metric("step_time"),
-        "caveats": [] if isinstance(outcome, Failed) else list(outcome.measurement.caveats),
-        "checks": [asdict(check) for check in found],
-    }
-    lines = _tried(study, space.feasible[0], outcome, found, options.words)
-    print_result(facts, lines, as_json=as_json)
-    if isinstance(outcome, Failed):
+    tried = _tried(study)
+    words, failed = f"{objectives.flags}{options.words}", tried.failed
+    step = f"correct {options.written}, then: cclsearch try" if failed else "cclsearch run"
+    print_result(tried.facts, [*tried.lines, f"next: {step}{words}"], as_json=as_json)
+    if failed is not None:
         raise typer.Exit(NOTHING_MEASURED)
 
 
-def _tried(
-    study: Study, config: Config, outcome: Outcome, checks: Sequence[_Check], words: str
-) -> Iterator[str]:
-    """How the launch ended and what each check found, as lines."""
-    yield f"launched once: {arguments_text(study, config)}"
-    for check in checks:
-        yield f"{'ok' if check.is_there else 'missing':<8} {check.name}: {check.words}"
-    if isinstance(outcome, Failed):
-        yield f"failed   {outcome}"
-        yield f"next: correct the script or its study, then: cclsearch try{words}"
-        return
-    for caveat in outcome.measurement.caveats:
-        yield f"caveat   {caveat}"
-    yield f"measured {format_number(outcome.metric('step_time') or 0.0)} s per step"
-    yield f"next: cclsearch run{words}"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """How the one launch ended, what it is worth by each objective, and what was checked."""
+
+    study: Study
+    config: Config
+    outcome: Outcome
+    scores: Mapping[str, Score | Failed]
+    checks: Sequence[_Check]
+
+    @property
+    def failed(self) -> Failed | None:
+        """The failure of the launch, or of the first objective that it does not answer."""
+        each = (self.outcome, *self.scores.values())
+        return next((found for found in each if isinstance(found, Failed)), None)
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        """The same for programs."""
+        measured = None if isinstance(self.outcome, Failed) else self.outcome
+        known = {n: score for n, score in self.scores.items() if isinstance(score, Score)}
+        return {
+            "config": dict(self.config.values),
+            "failure": self.failed and str(self.failed),
+            "step_time": measured and measured.metric("step_time"),
+            "objectives": {name: score.value for name, score in known.items()},
+            "broken_limits": [words for score in known.values() for words in score.broken],
+            "caveats": list(measured.measurement.caveats) if measured else [],
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+    @property
+    def lines(self) -> Iterator[str]:
+        """The same for people."""
+        yield f"launched once: {arguments_text(self.study, self.config)}"
+        for check in self.checks:
+            yield f"{'ok' if check.is_there else 'missing':<8} {check.name}: {check.words}"
+        if not isinstance(self.outcome, Failed):
+            for caveat in self.outcome.measurement.caveats:
+                yield f"caveat   {caveat}"
+            yield f"measured {format_number(self.outcome.metric('step_time') or 0.0)} s per step"
+        for name, score in self.scores.items():
+            if isinstance(score, Score):
+                if name != "step_time":
+                    yield f"measured {name}: {score_words(score)}"
+                yield from (f"limit    {words}" for words in score.broken)
+        if self.failed is not None:
+            yield f"failed   {self.failed}"
+
+
+def _tried(study: Study) -> _Tried:
+    """Launch the first configuration of a study, and check what it reports."""
+    recipe, scoring = recipe_of(study), scoring_of(study)
+    probe = _Probe(recipe)
+    outcome = _launch_once(study, probe)
+    checks = list(_checks(study, probe.output)) if probe.output else []
+    scores: dict[str, Score | Failed] = {}
+    if not isinstance(outcome, Failed):
+        objectives = scoring.against([outcome]).objectives
+        scores = {one.expression.text: one.of(outcome) for one in objectives}
+    return _Tried(
+        study=study,
+        config=space_of(study).feasible[0],
+        outcome=outcome,
+        scores=scores,
+        checks=[*checks, _stacks(study, recipe)],
+    )
 
 
 def _checks(study: Study, output: ScriptOutput) -> Iterator[_Check]:

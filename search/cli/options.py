@@ -323,11 +323,25 @@ class StudyOptions:
 
     @property
     def words(self) -> str:
-        """The recipe, the study file and the launch line again, as typed after a command."""
-        named = (("--recipe", self.recipe), ("--baseline", self.baseline), ("-c", self.config))
-        words = [word for flag, value in named if value for word in (flag, str(value))]
+        """Recipe, card, study file and launch line again, as typed after a command."""
+        named = {
+            "--recipe": self.recipe,
+            "--baseline": self.baseline,
+            "--card": self.card,
+            "--tuning": self.tuning,
+            "--command": self.command,
+            "-c": self.config,
+        }
+        words = [word for flag, value in named.items() if value for word in (flag, str(value))]
         words += ["--", *self.line] if self.line else []
         return "".join(f" {shlex.quote(word)}" for word in words)
+
+    @property
+    def written(self) -> str:
+        """What a person may correct: the script or launch line, and the files beside it."""
+        line = "the launch line" if self.line else "the script"
+        files = (self.command or self.baseline or line, self.card, self.tuning, self.config)
+        return " or ".join(str(each) for each in files if each)
 
     def _framework_study(self, base: Study) -> Study:
         """Return the study of a launch line; what was found is printed to standard error."""
@@ -419,6 +433,19 @@ class ObjectiveOptions:
         words += ["--minimize"] * self.minimize + ["--maximize"] * self.maximize
         words += [f"--limit {shlex.quote(text)}" for text in self.limit]
         return "".join(f" {word}" for word in words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchObjectives(ObjectiveOptions):
+    """What a new search looks for."""
+
+    objective: list[str] = option(
+        [],
+        "Metric name, or an expression over metrics; step_time@seed is the value of the "
+        "seed. Repeat it to search for the Pareto front; the first is the main "
+        "objective. [default: step_time]",
+        metavar="EXPRESSION",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from records.study import MEASURE, Study
 from records.trial import History
 from search.cli.options import (
     JsonOption,
-    ObjectiveOptions,
+    SearchObjectives,
     StoreOption,
     StudyArgument,
     StudyOptions,
@@ -80,19 +80,6 @@ NodeHoursOption = Annotated[
         "final still has time. [default: the study's]",
     ),
 ]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchObjectives(ObjectiveOptions):
-    """What a new search looks for."""
-
-    objective: list[str] = option(
-        [],
-        "Metric name, or an expression over metrics; step_time@seed is the value of the "
-        "seed. Repeat it to search for the Pareto front; the first is the main "
-        "objective. [default: step_time]",
-        metavar="EXPRESSION",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ import pytest
 
 from evaluator.machine import local_environment
 from search.cli import init
+from search.cli.options import StudyOptions
 from tests.support.framework import toy_framework
 
 QUICK = """
@@ -107,7 +108,9 @@ def test_a_knob_that_did_not_take_hold_fails_its_trial(cclsearch, line):
 
 
 def test_one_launch_shows_what_a_framework_reports(cclsearch, line):
-    ended = cclsearch("try", "--recipe", "toy", "-c", "quick.toml", *line)
+    asked = ("--objective", "tokens_per_s", "--limit", "step_time < 1 us")
+
+    ended = cclsearch("try", *asked, "--recipe", "toy", "-c", "quick.toml", *line)
 
     assert ended.code == 0, ended.err
     first, *checks = ended.out.splitlines()
@@ -119,7 +122,44 @@ def test_one_launch_shows_what_a_framework_reports(cclsearch, line):
         "ok       memory: peak of 2 ranks",
     ]
     assert any("stacks of a hang: " in check for check in checks)
-    assert checks[-1].startswith("next: cclsearch run --recipe toy -c quick.toml -- PYTHONPATH=")
+    assert checks[-3].startswith("measured tokens_per_s: ")
+    assert checks[-2].startswith("limit    step_time < 1 us is broken: step_time is ")
+    assert checks[-1].startswith(
+        "next: cclsearch run --objective tokens_per_s --limit 'step_time < 1 us' --recipe toy "
+        "-c quick.toml -- PYTHONPATH="
+    )
+
+
+def test_an_objective_that_a_launch_does_not_answer_fails_the_try(cclsearch, line):
+    ended = cclsearch("try", "--objective", "goodput", "--recipe", "toy", "-c", "quick.toml", *line)
+    words = ended.out.splitlines()
+
+    assert ended.code == 3
+    assert words[-3].startswith("measured ")
+    assert words[-2].startswith("failed   metric_error: the objective needs goodput")
+    assert words[-1].startswith(
+        "next: correct the launch line or quick.toml, then: cclsearch try --objective goodput "
+    )
+
+
+@pytest.mark.parametrize("objective", ["throughput", "step_time - gpus"])
+def test_an_objective_that_is_none_is_refused_before_the_launch(cclsearch, line, objective):
+    ended = cclsearch("try", "--objective", objective, "--recipe", "toy", *line)
+
+    assert (ended.code, ended.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"config": Path("study.toml")}, "the script or study.toml"),
+        ({"recipe": "toy", "baseline": Path("train.sh")}, "train.sh"),
+        ({"recipe": "toy", "line": ["torchrun"]}, "the launch line"),
+        ({"card": Path("card.yaml"), "command": Path("run.sh")}, "run.sh or card.yaml"),
+    ],
+)
+def test_what_to_correct_is_named_as_it_was_given(given, named):
+    assert StudyOptions(**given).written == named
 
 
 def test_the_space_of_a_launch_line_can_be_inspected(cclsearch, line):

@@ -17,6 +17,9 @@ import torch
 from argparse_flags import plain, recorded_flags
 from sglang.srt.server_args import ServerArgs
 
+REQUESTS, PROMPT, ANSWER = 64, 512, 128
+"""Requests of a batch, and their tokens where the context of the model is long enough."""
+
 
 def main() -> None:
     """Answer one request of standard input, on the last line of standard output."""
@@ -72,12 +75,21 @@ def _values(parser, args):
 
 
 def _workload(args):
-    """Return the sizes in the configuration of the model, where it lies in a folder."""
+    """Return a batch of requests, and the sizes of the model where it lies in a folder."""
     path = Path(args.model_path) / "config.json"
-    if not path.is_file():
-        return {}
-    config = json.loads(path.read_text(encoding="utf-8"))
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     config = config.get("text_config", config)
+    longest = args.context_length or config.get("max_position_embeddings") or PROMPT + ANSWER
+    batch = {
+        "global_batch": REQUESTS,
+        "sequence_length": max(1, min(PROMPT, longest // 2)),
+        "output_length": max(1, min(ANSWER, longest // 4)),
+    }
+    return {**batch, **_sizes(config)} if config else batch
+
+
+def _sizes(config):
+    """Return the sizes of a model by its configuration."""
     experts = next(
         (
             config[name]

@@ -11,6 +11,9 @@ import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
 
+REQUESTS, PROMPT, OFFLINE_PROMPT, ANSWER = 64, 512, 1024, 128
+"""Requests of a server's batch, and their tokens where the context of the model is long enough."""
+
 
 def main() -> None:
     """Answer one request."""
@@ -65,7 +68,8 @@ def parsed(line, is_server):
         return {"error": last_words(said.getvalue())}, {}
     except Exception as error:  # noqa: BLE001 - what a validator raises has many types
         return {"error": last_words(f"{type(error).__name__}: {error}")}, {}
-    return {"error": None, "values": values(config)}, workload(config, arguments, is_server)
+    work = workload(config, arguments, line, is_server)
+    return {"error": None, "values": values(config)}, work
 
 
 def last_words(text):
@@ -99,6 +103,7 @@ def values(config):
         "--data-parallel-size": parallel.data_parallel_size,
         "--decode-context-parallel-size": parallel.decode_context_parallel_size,
         "--enable-expert-parallel": parallel.enable_expert_parallel,
+        "--max-model-len": config.model_config.max_model_len,
         "--max-num-seqs": scheduler.max_num_seqs,
         "--max-num-batched-tokens": scheduler.max_num_batched_tokens,
         "--enable-chunked-prefill": scheduler.enable_chunked_prefill,
@@ -116,7 +121,7 @@ def values(config):
     return {flag: value for flag, value in found.items() if value is not None}
 
 
-def workload(config, arguments, is_server):
+def workload(config, arguments, line, is_server):
     """Return the sizes of the model, and of an offline benchmark those of its batch."""
     model = config.model_config
     text, longest = model.hf_text_config, model.max_model_len
@@ -136,14 +141,24 @@ def workload(config, arguments, is_server):
         "experts_per_token": getattr(text, "num_experts_per_tok", None),
         "expert_ffn_size": getattr(text, "moe_intermediate_size", None),
     }
-    if is_server:
-        output = max(1, min(128, longest // 4))
-        batch, prompt = 64, max(1, min(512, longest // 2))
-    else:
-        batch = arguments.num_prompts
-        prompt = arguments.input_len or getattr(arguments, "random_input_len", None) or 512
-        output = arguments.output_len or getattr(arguments, "random_output_len", None) or 128
+    batch = REQUESTS if is_server else arguments.num_prompts
+    prompt, output = lengths(arguments, line, longest, PROMPT if is_server else OFFLINE_PROMPT)
     return {**found, "global_batch": batch, "sequence_length": prompt, "output_length": output}
+
+
+def lengths(arguments, line, longest, usual):
+    """Return the tokens of a prompt and of its answer: those of the line, else some that fit."""
+    named = {word.partition("=")[0].replace("_", "-") for word in line}
+
+    def stated(kind):
+        """Return a length that the line has; vLLM prefers the one of random prompts."""
+        own = getattr(arguments, f"random_{kind}_len", None)
+        of_random = own if f"--random-{kind}-len" in named else None
+        return of_random or getattr(arguments, f"{kind}_len", None)
+
+    output = stated("output") or max(1, min(ANSWER, longest // 4))
+    prompt = stated("input") or max(1, min(usual, longest // 2, longest - output))
+    return prompt, output
 
 
 def versions(*names):

@@ -1,8 +1,10 @@
 """vLLM as a recipe: its flags and rules, the load of a server, and what its clients saw."""
 
+import argparse
 import json
 import math
 import os
+import runpy
 import shlex
 import shutil
 import sys
@@ -14,13 +16,13 @@ import pytest
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
-from evaluator.recipes.frameworks.flags import Flags
+from evaluator.recipes.frameworks.flags import Flags, folder_of
 from evaluator.recipes.frameworks.launch_line import LaunchLine
 from evaluator.recipes.frameworks.parser import Answer, Parsed
 from evaluator.recipes.frameworks.traffic import read_traffic
 from evaluator.recipes.frameworks.vllm import TRAFFIC_FILE, Vllm
 from evaluator.recipes.script_output import TraceFolder
-from records.errors import TraceError
+from records.errors import StudyError, TraceError
 from records.study import Measure, Study
 from records.trial import Config, Failed, FailureKind, Measured
 from records.workload import TrafficPoint
@@ -29,6 +31,7 @@ from search.study.study_file import builtin_study
 from tests.support import records
 
 RECIPE = Vllm()
+PARSER = str(folder_of("vllm") / "in_job/parse_vllm.py")
 SIZES = {
     "layer_count": 4,
     "hidden_size": 128,
@@ -40,7 +43,12 @@ SIZES = {
     "sequence_length": 64,
     "output_length": 16,
 }
-RESOLVED = {"--max-num-seqs": 256, "--max-num-batched-tokens": 2048, "--enforce-eager": True}
+RESOLVED = {
+    "--max-model-len": 256,
+    "--max-num-seqs": 256,
+    "--max-num-batched-tokens": 2048,
+    "--enforce-eager": True,
+}
 SERVE = "vllm serve org/model --port 80 --max-model-len 256 --tokenizer tok --enforce-eager"
 OFFLINE = "vllm bench throughput --model org/model --input-len 64 --num-prompts 3 -tp 2"
 
@@ -61,14 +69,12 @@ def study_of(line: str, *, device: str = "cuda", ranks: int = 4, **sizes: int) -
 def test_a_server_keeps_the_users_arguments_but_those_that_a_trial_sets():
     study = study_of(SERVE)
 
-    assert study.command.run == (
-        *("vllm", "serve", "org/model", "--max-model-len", "256", "--tokenizer", "tok", "{args}"),
-    )
+    assert study.command.run == ("vllm", "serve", "org/model", "--tokenizer", "tok", "{args}")
     assert study.workload.phase == "inference"
     assert RECIPE.flags(study, Config({"tp": 2, "max_num_seqs": 64})) == (
         *("--tensor-parallel-size=2", "--pipeline-parallel-size=1", "--data-parallel-size=1"),
-        *("--max-num-seqs=64", "--max-num-batched-tokens=2048", "--enforce-eager"),
-        "--no-async-scheduling",
+        *("--max-model-len=256", "--max-num-seqs=64", "--max-num-batched-tokens=2048"),
+        *("--enforce-eager", "--no-async-scheduling"),
     )
 
 
@@ -102,6 +108,7 @@ def test_every_argument_that_a_study_can_set_is_one_of_vllm(line, device):
         ({"tp": 3}, "heads"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 256}, "batched_tokens"),
         ({"pp": 8}, "layers"),
+        ({"max_model_len": 79}, "lengths"),
         ({"dp": 2}, "offline_replicas"),
         ({"async_scheduling": True}, "cpu_scheduling"),
         ({"attention_backend": "FLASHINFER"}, "cpu_attention"),
@@ -120,6 +127,34 @@ def test_what_vllm_refuses_or_ignores_breaks_a_rule_with_its_source(values, rule
 
     assert any(each.constraint.name.startswith(rule) for each in broken)
     assert all(".py" in each.constraint.reason for each in broken if rule in each.constraint.name)
+
+
+@pytest.mark.parametrize("line", [SERVE, OFFLINE])
+def test_requests_that_the_model_does_not_take_are_refused_before_any_launch(line):
+    with pytest.raises(StudyError, match=r"set \[workload\] sequence_length and output_length"):
+        study_of(line, sequence_length=250)
+
+
+@pytest.mark.parametrize(
+    ("line", "longest", "found"),
+    [
+        ([], 4096, (1024, 128)),
+        ([], 256, (128, 64)),
+        ([], 8, (4, 2)),
+        (["--output_len=200"], 256, (56, 200)),
+        (["--random-input-len", "1024"], 256, (1024, 64)),
+        (["--input-len=100"], 256, (100, 64)),
+    ],
+)
+def test_lengths_that_a_line_leaves_open_fit_into_the_context_of_the_model(line, longest, found):
+    parser = argparse.ArgumentParser()
+    for kind, default in (("input", 1024), ("output", 128)):
+        parser.add_argument(f"--{kind}-len", f"--{kind}_len", type=int)
+        parser.add_argument(f"--random-{kind}-len", type=int, default=default)
+
+    lengths = runpy.run_path(PARSER)["lengths"](parser.parse_args(line), line, longest, 1024)
+
+    assert lengths == found
 
 
 def test_only_what_keeps_the_numbers_and_has_an_effect_is_searched():

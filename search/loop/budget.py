@@ -81,6 +81,11 @@ class TimeLimit:
         """Return the time that is left for a launch; None without a limit."""
         return min((left_s for left_s, _ in self._limits(self._elapsed_s())), default=None)
 
+    def has_time(self, seconds: float) -> bool:
+        """Whether launches that take this long end within the limit."""
+        left_s = self.left_s()
+        return left_s is None or seconds <= left_s
+
     def out_of_time(self, used: int = 0, count: int = 0) -> str | None:
         """Return which limit N more launches would pass; without any, which is passed.
 

@@ -24,7 +24,7 @@ from search.loop.budget import (
 from search.loop.ports import Proposal, Proposer
 from search.loop.races import FINALISTS, ConfirmationPlan, RepeatRunner, in_contexts
 from search.loop.study_result import StudyResult, find
-from search.loop.trial import TrialRunner
+from search.loop.trial import HasTime, TrialRunner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +42,8 @@ class Search:
     """Waits for the nodes of a cluster and tests them; returns none for this machine."""
     job_id: str | None = None
     """The scheduler's job that this process runs in, if any."""
-    has_time: Callable[[], bool] | None = None
-    """Whether the final may have another round; a replay answers as its record shows."""
+    has_time: HasTime | None = None
+    """Whether launches may be repeated; a replay answers as its record shows."""
     out_of_time: Callable[[], str | None] | None = None
     """Why the recorded search that is replayed had no more time here, if that was so."""
 
@@ -76,7 +76,9 @@ class Search:
         topology = study.environment.topology or topology_words(nodes)
         study = replace(study, environment=replace(study.environment, topology=topology))
         prepared = replace(runner.prepared, study=study)
-        return replace(self, trial_runner=replace(runner, prepared=prepared, left_s=limit.left_s))
+        has_time = self.has_time or (lambda _purpose, _series, seconds: limit.has_time(seconds))
+        own = replace(runner, prepared=prepared, left_s=limit.left_s, has_time=has_time)
+        return replace(self, trial_runner=own)
 
     def _finding(self, limit: TimeLimit) -> StudyResult:
         """Search, conclude, and return what was found."""
@@ -117,7 +119,7 @@ class Search:
         """Whether another round of the final would end in time."""
         self._record_nodes(limit)
         if self.has_time is not None:
-            return self.has_time()
+            return True
         runner = self._plan.runner
         used = launches_used(runner.history, runner.recorded)
         return limit.out_of_time(used, FINALISTS + 1) is None

@@ -89,7 +89,8 @@ class RepeatRunner:
     ) -> bool:
         """Launch until at least `count` rounds of all these trials count.
 
-        Return False where the budget lacks launches for a round and `spare` others after it.
+        Return False where the budget lacks launches for a round and `spare` others after it, or
+        the search time for the round.
         """
         while trials and self.rounds_done(purpose, series, trials, repeat_disturbed) < count:
             number = self._incomplete(purpose, series, trials)
@@ -100,13 +101,11 @@ class RepeatRunner:
     def run_round(
         self, number: int, purpose: Purpose, series: int, trials: Sequence[Trial], *, spare: int = 0
     ) -> bool:
-        """Launch what is missing of a round; return False where the budget lacks launches."""
+        """Launch what is missing of a round; return False where launches or time are lacking."""
         missing = self._missing(number, purpose, series, trials)
         if missing and self.launches_left < len(missing) + spare:
             return False
-        if missing:
-            self._launch(missing, whole=len(missing) == len(trials))
-        return True
+        return not missing or self._launch(missing, whole=len(missing) == len(trials))
 
     def run_self_test(self, count: int, series: int, trial: Trial, spare: int = 0) -> None:
         """Launch a self-test of `count` pairs, as far as the budget and `spare` allow.
@@ -120,15 +119,15 @@ class RepeatRunner:
             missing = [_Planned(trial, Purpose.SELF_TEST, series, number) for number in numbers]
             if self.launches_left < len(missing) + spare:
                 return
-            if not self._has_time(trial, len(missing) + spare + 1):
+            ahead = [_expected_s(trial)] * (len(missing) + spare + 1)
+            if missing and not self._has_time(missing[0], ahead):
                 return
-            self._launch(missing, whole=len(missing) == 2)
+            if missing and not self._launch(missing, whole=len(missing) == 2):
+                return
 
-    def _has_time(self, trial: Trial, count: int) -> bool:
-        """Whether this many launches, each as long as the trial's, end within the time limit."""
-        left_s, outcome = self.trial_runner.left_s(), trial.outcome
-        each_s = outcome.measurement.wall_s if isinstance(outcome, Measured) else None
-        return left_s is None or each_s is None or count * each_s <= left_s
+    def _has_time(self, first: "_Planned", times_s: Iterable[float]) -> bool:
+        """Whether launches that begin with this one, and take so long, end within the limit."""
+        return self.trial_runner.has_time(first.purpose, first.series, sum(times_s))
 
     @property
     def launches_left(self) -> int:
@@ -178,24 +177,45 @@ class RepeatRunner:
         """Return all recorded launches of one series, in their order."""
         return tuple(r for r in self.recorded if r.series == series and r.purpose is purpose)
 
-    def _launch(self, planned: Sequence["_Planned"], *, whole: bool) -> None:
+    def _launch(self, planned: Sequence["_Planned"], *, whole: bool) -> bool:
         """Launch a whole round interleaved if it fits on the machine, else one after the other.
 
-        Interleaved launches are not profiled.
+        Interleaved launches are not profiled. Return False where time is lacking: none is started
+        that would not end.
         """
         runner = self.trial_runner
         studies = [self._study_of(each.trial) for each in planned]
         configs = [config_of(each.trial) for each in planned]
+        times_s = [_expected_s(each.trial) for each in planned]
         timed_only = not any(study.measure.profiled_steps for study in studies)
         peaks = [_peak_memory_bytes(each.trial) for each in planned]
         if whole and len(planned) > 1 and timed_only and runner.fits(self.study, peaks):
+            if not self._has_time(planned[0], [max(times_s)]):
+                return self._skipped(planned, max(times_s))
             seed = f"{self.study.random_seed}/{planned[0].series}/{planned[0].round}"
             outcomes = runner.launch_together(self.study, configs, crc32(seed.encode()))
             pairs = zip(planned, outcomes, strict=True)
             self._record(*(each.repeat(outcome, position=0) for each, outcome in pairs))
-            return
-        for each, study, config in zip(planned, studies, configs, strict=True):
-            self._record(each.repeat(runner.launch_once(study, config), each.position))
+            return True
+        for number, each in enumerate(planned):
+            # A round is begun where all of it has time, and ended where a launch took longer. The
+            # choice of finalists leaves time for a round of the final.
+            ahead_s = times_s[number : None if number == 0 else number + 1]
+            ahead_s *= 1 + (each.purpose is Purpose.HALVING)
+            if not self._has_time(each, ahead_s):
+                return self._skipped(planned[number:], sum(times_s[number:]))
+            outcome = runner.launch_once(studies[number], configs[number])
+            self._record(each.repeat(outcome, each.position))
+        return True
+
+    def _skipped(self, planned: Sequence["_Planned"], seconds: float) -> bool:
+        """Say that launches are left out for want of time; False."""
+        what = "another launch" if len(planned) == 1 else f"{len(planned)} more launches"
+        self.trial_runner.observer.notice(
+            f"{_NAMES[planned[0].purpose]}: the time limit leaves no time for {what}, which would "
+            f"take about {seconds:.0f} s"
+        )
+        return False
 
     def _record(self, *repeats: Repeat) -> None:
         self.trial_runner.store.repeat(self.trial_runner.study_id, *repeats)
@@ -232,6 +252,21 @@ class _Planned(NamedTuple):
             purpose=self.purpose,
             position=position,
         )
+
+
+_NAMES = {
+    Purpose.SELF_TEST: "self-test",
+    Purpose.RACE: "race",
+    Purpose.HALVING: "choice of finalists",
+    Purpose.CONFIRM: "final",
+    Purpose.HELD_OUT: "held-out contexts",
+}
+
+
+def _expected_s(trial: Trial) -> float:
+    """How long another launch of a trial takes: as long as its own did."""
+    outcome = trial.outcome
+    return (isinstance(outcome, Measured) and outcome.measurement.wall_s) or 0.0
 
 
 def _ordinals(launches: Iterable[Repeat]) -> set[int]:

@@ -38,6 +38,7 @@ from records.trial import (
     MetricValue,
     Outcome,
     Policy,
+    Purpose,
     Stage,
     Trial,
 )
@@ -204,6 +205,10 @@ Fits: TypeAlias = Callable[[Study, Sequence[tuple[int, ...]]], bool]
 """Whether launches with these peaks per rank fit on the machine together."""
 
 
+HasTime: TypeAlias = Callable[[Purpose, int, float], bool]
+"""Whether launches of a purpose and series may begin that take so many seconds."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRunner:
     """Runs trials of one study in its folder of the store, which is emptied after each launch."""
@@ -219,6 +224,8 @@ class TrialRunner:
     """Removes secrets from all that is recorded; None where it was recorded before."""
     left_s: Callable[[], float | None] = lambda: None
     """Time that is left of the search's limit, which no launch may pass."""
+    has_time: HasTime = lambda _purpose, _series, _seconds: True
+    """Whether repeat launches that take this long end within the limit."""
 
     @property
     def study(self) -> Study:

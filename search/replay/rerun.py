@@ -59,6 +59,12 @@ class Leg:
     finished: bool = False
     out_of_time: bool = False
 
+    def may_lack_time(self, purpose: Purpose) -> bool:
+        """Whether launches may have been left out for want of time; the final also at its end."""
+        budget = self.study.budget
+        is_limited = budget.max_wall_s is not None or budget.max_node_hours is not None
+        return self.finished if purpose is Purpose.CONFIRM else is_limited or self.out_of_time
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
@@ -373,9 +379,12 @@ def _leg(
                 if record.finding and leg.out_of_time and progress.trials >= leg.trials
                 else None
             ),
-            has_time=lambda: any(
-                repeat.purpose is Purpose.CONFIRM
-                for repeat in record.repeats[progress.repeats : leg.repeats]
+            has_time=lambda purpose, series, _seconds: (
+                not leg.may_lack_time(purpose)
+                or any(
+                    (repeat.purpose, repeat.series) == (purpose, series)
+                    for repeat in record.repeats[progress.repeats : leg.repeats]
+                )
             ),
         )
 

@@ -15,7 +15,7 @@ from search.loop.study_result import ConfirmingRounds
 from search.report.data import StudyRecord, report_lines
 from tests.support import records as testing
 from tests.support.evaluator import Fails, InTurn, Takes
-from tests.support.search import ONCE, CutShort, seconds
+from tests.support.search import CONFIRMED, ONCE, CutShort, seconds
 
 RACES = replace(ONCE, self_test_rounds=1, race_rounds=4)
 MEASURE = replace(RACES, confirm_top=4, confirm_rounds=4, max_confirm_rounds=6)
@@ -455,14 +455,49 @@ def test_no_second_round_of_the_final_is_begun_after_the_time_limit(tabular):
     endings = {n: Takes(step_time_s=0.1, noise=0.3) for n in range(40)}
     study = tabular(endings, measure=Measure(together="never"), budget=budget)
 
-    def clock():
-        count = len(study.launched)
-        return min(count, 35) + 8.0 * max(0, count - 35)  # launches became slower
+    # Launches of the final are slower.
+    study.clock = lambda: len(study.launched) + 8.0 * len(repeats(study, Purpose.CONFIRM))
 
-    study.clock = clock
     study.run()
 
     assert len({repeat.round for repeat in repeats(study, Purpose.CONFIRM)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "launched", "skipped"),
+    [
+        (35.0, 2, ["race: ", "final: "]),  # 15 s are left for launches of 10 s each
+        (45.0, 4, ["final: "]),
+        (95.0, 8, []),
+    ],
+)
+def test_no_round_is_begun_that_would_not_end_within_the_time_limit(
+    tabular, limit_s, launched, skipped
+):
+    endings = {0: Takes(step_time_s=10 / 7), 1: Takes(step_time_s=9.9 / 7)}
+    measure = replace(CONFIRMED, race_rounds=1, together="never", confirm_rounds=2)
+    budget = Budget(trials=2, max_wall_s=limit_s)
+    study = tabular(endings, measure=measure, budget=budget)
+    study.clock = lambda: 10.0 * len(study.launched)
+
+    study.run()
+
+    said = study.said.getvalue()
+    assert len(study.launched) == launched
+    assert [name for name in ("race: ", "final: ") if name in said] == skipped
+
+
+def test_a_round_ends_where_a_launch_took_the_time_of_the_next(tabular):
+    endings = {n: Takes(step_time_s=10 / 7) for n in range(2)}
+    measure = replace(CONFIRMED, together="never")
+    study = tabular(endings, measure=measure, budget=Budget(trials=2, max_wall_s=50.0))
+    study.clock = lambda: (0.0, 10.0, 20.0, 45.0)[min(len(study.launched), 3)]
+
+    study.run()
+
+    assert len(study.launched) == 3
+    said = "final: the time limit leaves no time for another launch, which would take about 10 s"
+    assert said in study.said.getvalue()
 
 
 def test_a_self_test_leaves_time_for_another_trial_and_the_final(tabular):

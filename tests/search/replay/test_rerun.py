@@ -158,6 +158,21 @@ def test_a_time_limit_is_reached_where_it_was(record):
     assert differences(study) == SAME
 
 
+def test_launches_that_were_left_out_for_want_of_time_are_left_out_again(record):
+    count = [0]
+
+    class Counted:
+        def outcome(self, *given):
+            count[0] += 1
+            return takes(5.0).outcome(*given)
+
+    changes = {"budget": {"max_wall_s": 35.0, "trials": 2}, "clock": lambda: 10.0 * count[0]}
+    study = record({0: Counted(), 1: Counted()}, **changes)
+    study.run()
+    assert count[0] == 2
+    assert differences(study) == SAME
+
+
 def test_launches_in_several_contexts_come_in_their_order(record):
     longer = replace(testing.WORKLOAD, sequence_length=256)
     unseen = Context(name="unseen", workload=longer, environment=testing.ENVIRONMENT, held_out=True)

@@ -117,8 +117,16 @@ def trainer_callback() -> Any:
     from transformers import TrainerCallback  # type: ignore[import-not-found]
 
     class Steps(TrainerCallback):  # type: ignore[misc]
-        def on_train_begin(self, *_: object, train_dataloader: Any, **__: object) -> None:
+        def on_train_begin(
+            self, args: Any, *_: object, train_dataloader: Any, **__: object
+        ) -> None:
             if in_trial():
+                ranks = int(_ENVIRONMENT.get("WORLD_SIZE", "1"))
+                if ranks > 1 and args.parallel_mode.value == "not_parallel":
+                    raise RuntimeError(
+                        f"the Trainer trains {ranks} separate models, one on each rank; without "
+                        "an accelerator it trains one model only with --use_cpu"
+                    )
                 _count_batches(train_dataloader)
             _first_mark()
 

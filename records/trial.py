@@ -138,6 +138,7 @@ class FailureKind(StrEnum):
         return self in _INFRASTRUCTURE
 
 
+_SEPARATE = "the ranks communicated nothing in the traced steps, so they may train separately"
 _INFRASTRUCTURE = frozenset(
     {
         FailureKind.INFRASTRUCTURE,
@@ -316,6 +317,8 @@ class Measurement:
     """Norm of all gradients in each step that it was reported for, before any clipping."""
     compute_precision: str | None = None
     """Number format that matrices were multiplied in, where it is not the workload's."""
+    ranks_are_separate: bool = False
+    """Whether the traces of several ranks show no communication at all."""
 
     @property
     def slowest_rank_s(self) -> tuple[float, ...]:
@@ -338,6 +341,7 @@ class Measurement:
         return (
             *((imported,) if self.imported else ()),
             *((varied,) if self.varies_work else ()),
+            *((_SEPARATE,) if self.ranks_are_separate else ()),
             *((unverified,) if not self.tokens_verified else ()),
             *((profiled,) if self.profiled else ()),
             *((printed,) if self.printed else ()),

@@ -142,6 +142,24 @@ while not control.should_training_stop:
     assert (rank["tokens"], rank["fault"]) == ([12] * 4, None)
 
 
+def test_a_trainer_of_transformers_that_trains_a_model_on_each_rank_is_refused(run: Run) -> None:
+    script = """
+import sys, types
+sys.modules["transformers"] = types.SimpleNamespace(TrainerCallback=object)
+alone = types.SimpleNamespace(parallel_mode=types.SimpleNamespace(value="not_parallel"))
+try:
+    cclsearch.trainer_callback().on_train_begin(alone, None, None, train_dataloader=[])
+except RuntimeError as error:
+    assert "trains 4 separate models" in str(error) and "--use_cpu" in str(error)
+else:
+    raise AssertionError
+for batch in cclsearch.steps():
+    pass
+"""
+    _, (rank,) = run(script, WORLD_SIZE="4")
+    assert rank["fault"] is None
+
+
 @pytest.mark.parametrize("library", ["lightning.pytorch", "pytorch_lightning"])
 def test_the_callback_of_lightning_counts_samples_and_optimizer_steps(
     run: Run, library: str

@@ -412,9 +412,17 @@ def _reading(
             tokens_verified=report.tokens_per_step is not None,
             printed=printed,
             varies_work=report.tokens_per_step not in {None, study.workload.tokens_per_step},
+            ranks_are_separate=_are_separate(traces),
         ),
         traces=traces,
     )
+
+
+def _are_separate(traces: "TraceSet | None") -> bool:
+    """Whether several ranks were traced, each with work but none with communication."""
+    ranks = traces.ranks if traces is not None else ()
+    works = len(ranks) > 1 and all(rank.has_work for rank in ranks)
+    return works and not any(len(rank.collectives.span) for rank in ranks)
 
 
 def _windows_s(traces: "TraceSet | None") -> list[list[float]]:

@@ -19,7 +19,7 @@ from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.cluster.launcher import open_launchers
 from evaluator.launchers.cluster.nodes import check_launcher
 from evaluator.launchers.watch import py_spy
-from evaluator.machine import local_environment
+from evaluator.machine import local_environment, local_gpus
 from evaluator.objective import may_vary_work, scoring_of
 from evaluator.ports import Job, JobResult, Reading, Recipe
 from evaluator.recipes.catalog import FRAMEWORKS, framework_recipe, recipe_of
@@ -39,7 +39,14 @@ from search.cli.options import (
     print_result,
     takes_options,
 )
-from search.study.script_study import THROUGHPUT, Script, read_script, study_text
+from search.study.script_study import (
+    THROUGHPUT,
+    USE_CPU,
+    Script,
+    needs_use_cpu,
+    read_script,
+    study_text,
+)
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 from search.views.format import format_count, format_number, score_words
@@ -117,6 +124,8 @@ def init(
     if script is None:
         raise StudyError("init needs your script, as in `cclsearch init train.py`, or --recipe")
     found = read_script(script, arguments or (), by_throughput=objective == THROUGHPUT)
+    if needs_use_cpu(found) and not local_gpus():
+        found = replace(found, arguments=(*found.arguments, USE_CPU))
     path = output or script.with_name("study.toml")
     earlier = study_text(replace(found, reports_steps=False))
     _write_new(path, study_text(found), earlier)
@@ -176,6 +185,7 @@ class _Result:
             ranks = format_count(len(self.outcome.measurement.step_times_s), "rank")
             step_s = format_number(self.outcome.metric("step_time") or 0.0)
             yield f"launched once with today's values: {step_s} s per step on {ranks}"
+            yield from (f"caveat: {caveat}" for caveat in self.outcome.measurement.caveats)
         if self.tokens is not None:
             yield f"tokens per step: {self.tokens}, as the script reported; written to the file"
         missing = list(self._missing)
@@ -227,6 +237,7 @@ class _Result:
             "reports_steps": self.script.reports_steps,
             "step_time": measured and measured.metric("step_time"),
             "tokens_per_step": self.tokens,
+            "caveats": list(measured.measurement.caveats) if measured else [],
             "failure": str(self.outcome) if isinstance(self.outcome, Failed) else None,
         }
 

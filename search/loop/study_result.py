@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from evaluator.metrics.base import Absent, Formula, Metric
@@ -73,8 +73,10 @@ class StudyResult:
     """The final result of a study; `winner` is the ordinal of a trial, None if none was measured.
 
     `result` is in the unit of the objective, from the launches of `supported_values`.
-    `against_seed` compares costs: a ratio below 1 is better in either direction. `unreliable`
-    finalists failed in a confirming launch, other than by infrastructure. `not_ruled_out` are
+    `against_seed` and `against` compare costs of the winner with those of the seed and of the other
+    finalists: a ratio below 1 is better in either direction. Of these, `ties` are not shown to be
+    worse. `unreliable` finalists failed in a confirming launch, other than by infrastructure.
+    `not_ruled_out` are
     trials that the final did not compare with the winner, and that no other launches show to be
     slower; too little was to be gained from those in `unlikely` to launch them. `noise` is how much
     a round's ratio varies between equal sides. `front` is empty with one objective. `confirming`
@@ -97,6 +99,7 @@ class StudyResult:
     not_ruled_out: tuple[int, ...] = ()
     unlikely: tuple[int, ...] = ()
     inert: tuple[InertKnob, ...] = ()
+    against: Mapping[int, Comparison] = field(default_factory=dict)
 
 
 def find(
@@ -137,6 +140,7 @@ def find(
         front=leader.front,
         confirming=_confirming(launches),
         inert=inert_knobs(history, scoring, measure),
+        against={ordinal: found for ordinal, found in against.items() if ordinal != 0},
         not_ruled_out=others,
         unlikely=tuple(n for n in others if gains.get(n, math.inf) <= claim_rule(measure).band),
     )

@@ -315,16 +315,16 @@ def undecided_words(finding: StudyResult) -> str | None:
 
 def _tie_lines(finding: StudyResult, winner: Trial, history: History) -> list[Line]:
     """Finalists without a significant difference to the winner; the seed has a separate line."""
-    others = [history.find(ordinal) for ordinal in finding.ties if ordinal != 0]
-    return [
-        (
-            "tied",
-            f"trial {other.ordinal}, with {format_difference(other.config, winner.config)}: "
-            "the launches show no difference",
-        )
-        for other in others
-        if other is not None and other.config is not None and winner.config is not None
-    ]
+    found: list[Line] = []
+    for ordinal in finding.ties:
+        other = history.find(ordinal)
+        if ordinal and other is not None and other.config and winner.config:
+            difference = format_difference(other.config, winner.config)
+            comparison = finding.against.get(ordinal)  # older records have none
+            names = (f"trial {winner.ordinal}", "it")
+            words = comparison_words(comparison, names=names) if comparison else "not told apart"
+            found.append(("tied", f"trial {ordinal}, with {difference}: {words}"))
+    return found
 
 
 def _not_ruled_out(finding: StudyResult) -> str | None:

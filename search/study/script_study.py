@@ -39,6 +39,7 @@ CALLBACKS = {
 }
 """The callback for the trainer of each library."""
 THROUGHPUT = "tokens_per_s"
+USE_CPU = "--use_cpu"
 TRAINING_ARGUMENTS: Mapping[str, tuple[Value, ...]] = {
     "per_device_train_batch_size": (8, 4, 16),
     "gradient_accumulation_steps": (1, 2),
@@ -165,6 +166,13 @@ class Script:
     @property
     def _tuned(self) -> tuple[ScriptOption, ...]:
         return tuple(o for o in self.options if o.is_tuned and len(o.proposed) > 1)
+
+
+def needs_use_cpu(script: Script) -> bool:
+    """Whether the ranks of a CPU train one model only if the command line says so."""
+    inherits = TRAINING_ARGUMENTS.keys() <= {option.knob for option in script.options}
+    given = any(word.startswith((USE_CPU, "--use-cpu")) for word in script.arguments)
+    return inherits and script.has_ranks and not given
 
 
 def read_script(
@@ -405,13 +413,6 @@ def study_text(script: Script, tokens_per_step: int | None = None) -> str:
 
 
 def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
-    start = ["torchrun", "--standalone", "--nproc-per-node={rank_count}"]
-    words = [script.path.name, *(option.word for option in script.knobs), *script.arguments]
-    rank_count = "world_size" if script.has_ranks else "1"
-    if not script.has_ranks or script.device_count is not None:
-        start = ["python"]
-    if script.device_count is not None:
-        rank_count = str(script.device_count)
     batch = script.global_batch or tokens_per_step or 1
     length = tokens_per_step // batch if tokens_per_step else 1
     known = "as the script reported" if tokens_per_step else "tokens of all ranks; to be completed"
@@ -425,12 +426,7 @@ def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
     if script.by_throughput:
         yield "[objective]                      # per second, so that the work of a step may vary"
         yield f"expression = {_toml(THROUGHPUT)}\n"
-    yield '[launch]\nrecipe = "command"\n\n[command]'
-    yield f"run = {_toml([*start, *words])}"
-    yield f"rank_count = {_toml(rank_count)}"
-    if not script.reports_steps:
-        yield "# The script neither uses cclsearch.steps() nor a callback. If it prints step times:"
-        yield "# step_time = 'step took (?P<ms>[0-9.]+) ms'"
+    yield from _command(script)
     yield "\n# The first choice of each knob is today's value; together they are the seed."
     for option in script.knobs:
         yield f"[space.{option.knob}]\nchoices = {_toml(option.proposed)}"
@@ -448,6 +444,25 @@ def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
     if not script.uses_torch:
         yield "profiled_steps = 0               # only scripts that use torch are profiled"
     yield "\n[budget]\ntrials = 12"
+
+
+def _command(script: Script) -> Iterator[str]:
+    """Yield how the script is launched."""
+    start = ["torchrun", "--standalone", "--nproc-per-node={rank_count}"]
+    words = [script.path.name, *(option.word for option in script.knobs), *script.arguments]
+    rank_count = "world_size" if script.has_ranks else "1"
+    if not script.has_ranks or script.device_count is not None:
+        start = ["python"]
+    if script.device_count is not None:
+        rank_count = str(script.device_count)
+    yield '[launch]\nrecipe = "command"\n\n[command]'
+    yield f"run = {_toml([*start, *words])}"
+    if USE_CPU in script.arguments:
+        yield f"# Without {USE_CPU}, the Trainer trains a separate model on each rank of a CPU."
+    yield f"rank_count = {_toml(rank_count)}"
+    if not script.reports_steps:
+        yield "# The script neither uses cclsearch.steps() nor a callback. If it prints step times:"
+        yield "# step_time = 'step took (?P<ms>[0-9.]+) ms'"
 
 
 def _same_work(knobs: Sequence[ScriptOption]) -> Iterator[str]:

@@ -69,6 +69,15 @@ def test_without_a_report_profiled_steps_are_timed_and_the_measurement_says_so(t
     )
 
 
+def test_ranks_that_communicate_nothing_may_train_separately_which_the_measurement_says(tried):
+    silent = tried(
+        f"{REPORT}; traces; sed -i 's/gloo:all_reduce/mine/' $TRACE_DIR/rank*"
+    ).measurement
+    told = "the ranks communicated nothing in the traced steps, so they may train separately"
+
+    assert silent.caveats == (told,)
+
+
 def test_without_profiled_steps_no_trace_is_asked_for(tried, script_study):
     untraced = replace(script_study().measure, profiled_steps=0)
 

@@ -179,7 +179,9 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00x to 2.00x, 4 interleaved rounds)",
-        "tied: trial 2, with n=2: the launches show no difference",
+        "tied: trial 2, with n=2: undecided: trial 1 looks 1.000x better than it (95 % interval "
+        "1.026x better to 1.026x worse, 4 interleaved rounds); launches vary more than these two "
+        "differ",
         "record: study 20260101-000000-aaaa in /records",
         "next: cclsearch best 20260101-000000-aaaa --format args --store /records",
         "next: cclsearch resume 20260101-000000-aaaa --trials 5 --store /records",

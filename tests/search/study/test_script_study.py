@@ -6,7 +6,7 @@ import pytest
 
 from evaluator.machine import local_environment
 from records.errors import StudyError
-from search.study.script_study import read_script, study_text
+from search.study.script_study import needs_use_cpu, read_script, study_text
 from search.study.spaces import completed, space_of
 from search.study.study_file import builtin_study, read_study_file
 
@@ -207,6 +207,15 @@ def test_lightning_starts_its_ranks_itself(tmp_path, text, arguments, rank_count
 
     assert (command["run"][0], command["run"][-1]) == ("python", last)
     assert command["rank_count"] == rank_count
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needs"), [((), True), (("--use_cpu",), False), (("--use_cpu=True",), False)]
+)
+def test_a_trainer_whose_ranks_would_train_separately_needs_an_argument(tmp_path, arguments, needs):
+    (tmp_path / "train.py").write_text(f"{HF}Trainer()", encoding="utf-8")
+
+    assert needs_use_cpu(read_script(tmp_path / "train.py", arguments)) is needs
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
 from threading import Event
@@ -77,14 +78,13 @@ class LocalLauncher:
         # Ranks meet through a file with locks, which a network's file system may lack: not in the
         # job's folder.
         rendezvous = Path(self._temporary, f"cclsearch-{uuid.uuid4().hex[:12]}").absolute()
-        try:
+        with ExitStack() as cut_short:
+            cut_short.callback(self.close)
             supervisor = self._connected()
             launch = self._launch(job, workdir, rendezvous)
             supervisor.send(_request(job, launch))
             ended = _follow(supervisor, job, workdir, on_phase, self._stopped)
-        except BaseException:
-            self.close()
-            raise
+            cut_short.pop_all()
         if ended is None:
             self._supervisor = None
             last_words = supervisor.end()

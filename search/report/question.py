@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from difflib import unified_diff
 
-from evaluator.launchers.cluster.topology import topology_words
+from evaluator.launchers.cluster.nodes import topology_words
 from evaluator.objective import Scoring
 from policies.space import Knob, Space
 from records.errors import StudyError

@@ -276,9 +276,9 @@ class _Launch:
                 if stopped.is_set():
                     raise KeyboardInterrupt
                 self._follow()
-        except BaseException:
-            self._abandon()
-            raise
+        finally:
+            if not all(node.is_over for node in self._nodes.values()):
+                self._abandon()
         lost = next((node.agent for node in self._nodes.values() if node.is_lost), None)
         if lost is not None:
             raise self._allocation.give_up(lost)

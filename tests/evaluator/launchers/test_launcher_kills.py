@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evaluator.failures.classify import classify
+from evaluator.launchers.connection import MARKER, kill_orphans
 from evaluator.launchers.local import LocalLauncher
 from records.trial import FailureKind
 from tests.evaluator.conftest import living_descendants
@@ -265,3 +266,31 @@ def test_a_listener_that_raises_ends_the_ranks(run, launched):
         run("slow", refuse)
 
     assert launched() == []
+
+
+@pytest.fixture
+def left_by():
+    """Starts processes as launchers left them that no longer run, in a namespace of processes."""
+    started = []
+
+    def start(namespace):
+        ended = subprocess.Popen(["true"])
+        ended.wait()
+        owner = f"{ended.pid}-1-{namespace}-{len(started)}"
+        started.append(subprocess.Popen(["sleep", "60"], env={MARKER: owner, "PATH": os.defpath}))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_what_a_container_on_this_machine_runs_is_not_taken_for_an_orphan(left_by):
+    namespace = Path("/proc/self/ns/pid").stat().st_ino
+    orphan, of_a_container = left_by(namespace), left_by(namespace + 1)
+
+    kill_orphans()
+
+    assert orphan.wait(LIMIT_S) == -signal.SIGKILL
+    assert of_a_container.poll() is None

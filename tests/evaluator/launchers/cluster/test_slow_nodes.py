@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from evaluator.launchers.cluster.node_test import fastest, judged
-from evaluator.launchers.cluster.topology import slow_node_words, topology_words
+from evaluator.launchers.cluster.nodes import slow_node_words, topology_words
+from evaluator.launchers.cluster.slow_nodes import fastest, judged
 from evaluator.workloads.node_test import ring
 from records.machine import NodeRecord
 

@@ -6,8 +6,8 @@
 # make torches    every parallelism on 4 ranks with older versions of torch, in environments in
 #             build/torches; TORCHES="2.6.0 2.8.0" for others
 # make clusters      searches on a real Slurm with two nodes on this machine, PSI/J on it, a Ray
-#             cluster of two nodes, and TrainJobs for an API server; it needs root, and
-#             python tests/clusters/slurm_cluster.py install --accounting
+#             cluster of two nodes, and TrainJobs for an API server, with a table of what was kept
+#             and what was left; it needs root on Debian, and installs Slurm where there is none
 # make gpu    proves cclsearch on this machine's GPUs in at most eight minutes, without a network;
 #             the page is build/gpu/page.md. Without a GPU the same parts run small on the CPU.
 #             make gpu-wheels, elsewhere, carries in build/wheels what its Python lacks.
@@ -58,6 +58,8 @@ torches: $(VENV)/.installed
 
 clusters: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[kubernetes,psij,ray]"
+	command -v slurmctld slurmdbd > /dev/null \
+	|| $(BIN)/python tests/clusters/slurm_cluster.py install --accounting
 	$(BIN)/python -m pytest -s --timeout 1800 -p no:unraisableexception tests/clusters/*_jobs.py tests/clusters/*_searches.py
 
 # Where wheels were carried nothing is installed, and PYTHON is the one that has torch.

@@ -452,7 +452,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One turn of the search; `exchange` addresses the LLM conversation that proposed it."""
+    """One turn of the search; `exchange` addresses the LLM conversation that proposed it.
+
+    `lost_launches` are those of its attempts that the infrastructure ended and that were repeated,
+    by how each failed.
+    """
 
     ordinal: int
     policy: Policy
@@ -463,6 +467,7 @@ class Trial:
     ended_at: str
     attempts: int = 1
     exchange: str | None = None
+    lost_launches: tuple[FailureKind, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.score is not None) != isinstance(self.outcome, Measured):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from evaluator.evaluate import Site, TrialEvaluator
 from evaluator.launchers.cluster.launcher import ClusterLauncher, open_launchers
-from evaluator.launchers.cluster.node_test import tested_nodes
-from evaluator.launchers.cluster.nodes import NodeSlots, check_launcher, nodes_of
-from evaluator.launchers.cluster.topology import switch_of_nodes
+from evaluator.launchers.cluster.nodes import NodeSlots, check_launcher, nodes_of, switch_of_nodes
+from evaluator.launchers.cluster.schedulers.catalog import IN_OUR_JOB
+from evaluator.launchers.cluster.slow_nodes import tested_nodes
 from evaluator.launchers.interleaved import (
     VISIBLE_DEVICES,
     DeviceSlots,
@@ -45,6 +45,7 @@ from search.loop.ports import (
     Observer,
     Proposer,
 )
+from search.loop.running import check_allocation
 from search.loop.trial import ContextEvaluator, Fits, Phases, TrialRunner
 from search.strategies.catalog import CHOOSERS, chooser_named
 from search.strategies.proposers import (
@@ -126,6 +127,8 @@ def open_search(
     """Open a search that is ready to run; raise before anything is launched."""
     study, own = prepared.study, prepared.contexts[0].space
     check_environment(prepared)
+    left_s = _known_left_s(study)
+    check_allocation(left_s, study, store.history(study_id), store.repeats(study_id))
     require_feasible(own)
     if study.strategy in CHOOSERS:
         require_feasible(prepared.space)
@@ -138,6 +141,13 @@ def open_search(
         compose_search(study_id, prepared, store, observer, backend) as search,
     ):
         yield search
+
+
+def _known_left_s(study: Study) -> float | None:
+    """Return how long the nodes of a study will be its own, where that is known already."""
+    if study.launch.launcher in IN_OUR_JOB:
+        return settings.allocation_left_s()
+    return None if study.cluster is None else study.cluster.time_limit_s
 
 
 def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NoReturn, NotRequired, TypedDict
+from typing import NoReturn, TypedDict
 
 from evaluator.launchers.limits import (
     Limits,
@@ -322,17 +322,21 @@ START_LIMIT_S = 120.0
 START_POLL_S = 0.05
 
 
-class Request(TypedDict):
+class _Ending(TypedDict, total=False):
+    """Why to end a job, where that has ended by itself."""
+
+    reason: Reason
+
+
+class Request(_Ending):
     """Modules to have imported, none for a cold start, and the job to run, if any.
 
-    A `reason` is why to end a job, where that has ended by itself. `python` imports them; None for
-    ours.
+    `python` imports them; None for ours.
     """
 
     modules: list[str]
     python: str | None
     launch: Launch | None
-    reason: NotRequired[Reason]
 
 
 def supervise() -> None:

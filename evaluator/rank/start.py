@@ -20,11 +20,13 @@ def command(
 ) -> tuple[str, ...]:
     """Return the command that runs a module of ranks: in our Python, or in that of the job.
 
-    In ours it is imported as usual, with the user's files of the same names kept out (`-P`), and so
-    it is where we came in a zip, which is on the path of all Pythons there.
+    In ours it is imported as usual, with the user's files of the same names kept out (`-P`, which
+    Python 3.10 lacks), and so it is where we came in a zip, which is on the path of all Pythons
+    there.
     """
     if python is None:
-        return (own, *options, "-P", "-m", module)
+        safely = ("-P",) if sys.version_info >= (3, 11) else ()
+        return (own, *options, *safely, "-m", module)
     if not Path(__file__).is_file():
         return (python, *options, "-m", module)
     return (python, *options, __file__, module)

@@ -160,6 +160,7 @@ def show(
                 **study_facts(row, leader, records),
                 "scored_again": asked.is_given,
                 "trial_count": records.counts(row.id).trials,
+                "lost_launches": record.lost,
                 "finding": json.loads(row.summary) if row.summary else None,
                 "study": json.loads(to_json(row.study)),
                 "models": use_facts(records.model_uses(row.id), row.study.llm),

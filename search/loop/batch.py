@@ -38,12 +38,16 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A trial of a batch to launch; `attempts` next to other trials have failed."""
+    """A trial of a batch to launch; `attempts` next to other trials have failed.
+
+    `lost_launches` are those that the infrastructure ended.
+    """
 
     pending: PendingTrial
     config: Config
     place_count: int
     attempts: int = 0
+    lost_launches: tuple[FailureKind, ...] = ()
 
     @property
     def ordinal(self) -> int:
@@ -181,13 +185,20 @@ class Batch:
             and isinstance(outcome, Failed)
             and outcome.kind in CONTENTION_FAILURES
         ):
-            self._waiting.append(replace(member, attempts=trial.attempts))
+            lost = trial.lost_launches
+            self._waiting.append(replace(member, attempts=trial.attempts, lost_launches=lost))
             return
         if isinstance(outcome, Measured):
             measurement = replace(outcome.measurement, beside_count=len(neighbours))
             outcome = replace(outcome, measurement=measurement)
-        attempts = member.attempts + trial.attempts
-        self._finish(replace(trial, outcome=outcome, attempts=attempts))
+        self._finish(
+            replace(
+                trial,
+                outcome=outcome,
+                attempts=member.attempts + trial.attempts,
+                lost_launches=member.lost_launches + trial.lost_launches,
+            )
+        )
 
     def _finish(self, trial: Trial) -> None:
         self._runner.store.finish(self._runner.study_id, trial)

@@ -5,6 +5,7 @@ Prices come from a dated table; a study may set others.
 
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -39,6 +40,11 @@ def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | 
 
 
 NO_TIME = "leaves no time for another trial"
+ALLOCATION = "the end of the allocation"
+MORE_TIME = (
+    "ask for more time ([cluster] time_limit_s, or --time where you start the job yourself), or "
+    "have a trial take less of it with fewer [measure] steps"
+)
 HOUR_S = 3600.0
 CLOSING_S = 30.0
 """What is kept of an allocation to end processes and record the result."""
@@ -112,7 +118,20 @@ class TimeLimit:
             yield left_s / self.held.node_count, limit
         allocated_s = self.held.left_s()
         if allocated_s is not None:
-            yield allocated_s - CLOSING_S, "the end of the allocation"
+            yield allocated_s - CLOSING_S, ALLOCATION
+
+
+def check_first_trial(history: History, out_of_time: Callable[[], str | None]) -> None:
+    """Raise `StudyError` where an allocation ended the first trial, and so would end any."""
+    last = history.trials[-1].outcome if history.trials else None
+    if history.measured or not isinstance(last, Failed) or not last.kind.is_infrastructure:
+        return
+    if last.launched is None or not (out_of_time() or "").startswith(ALLOCATION):
+        return
+    raise StudyError(
+        f"the allocation ends sooner than one trial takes: trial {history.trials[-1].ordinal} was "
+        f"ended after {last.launched.wall_s:.0f} s; {MORE_TIME}"
+    )
 
 
 def counts_nodes(study: Study) -> bool:
@@ -190,6 +209,13 @@ def launches_used(history: History, repeats: Sequence[Repeat]) -> int:
     """Count every start of all ranks: trials with their retries, and repeat launches."""
     own = sum(trial.attempts for trial in history if trial.reached_launch)
     return own + len(repeats)
+
+
+def lost_launches(history: History, repeats: Sequence[Repeat]) -> Counter[FailureKind]:
+    """Count the launches that the infrastructure ended, by how; they teach nothing."""
+    last = (each.outcome for each in (*history, *repeats))
+    ended = (each.kind for each in last if isinstance(each, Failed) and each.kind.is_infrastructure)
+    return Counter([*(kind for trial in history for kind in trial.lost_launches), *ended])
 
 
 def launches_since_best(history: History) -> int:

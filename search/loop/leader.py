@@ -5,7 +5,8 @@ better. Only a positive objective has one.
 
 A round that other work on the machine disturbed is repeated, a few times. Whether it was disturbed
 is read from the machine only, never from the times: omitting what looks slow would choose the
-result. A disturbed round is omitted as a whole, and only once it was replaced.
+result. Such a round, and one that lost a launch to the infrastructure, is omitted as a
+whole, and only once it was replaced.
 """
 
 import math
@@ -168,8 +169,10 @@ def _entrants(launches: Iterable[Repeat]) -> frozenset[int]:
 
 
 def _is_disturbed(launches: Iterable[Repeat]) -> bool:
-    """Whether all were measured and some were disturbed."""
+    """Whether all were measured and some were disturbed, or the infrastructure ended one."""
     outcomes = [launch.outcome for launch in launches]
+    if any(isinstance(each, Failed) and each.kind.is_infrastructure for each in outcomes):
+        return True
     measured = [outcome for outcome in outcomes if isinstance(outcome, Measured)]
     conditions = [one.conditions for outcome in measured for one in outcome.measurements]
     is_whole = len(measured) == len(outcomes) and None not in conditions

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from evaluator.launchers.cluster.topology import slow_node_words, topology_words
+from evaluator.launchers.cluster.nodes import slow_node_words, topology_words
 from evaluator.ports import PhaseListener
 from records.codec import to_json
 from records.machine import NodeRecord
@@ -14,6 +14,7 @@ from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
     HeldNodes,
     TimeLimit,
+    check_first_trial,
     counts_nodes,
     exhausted_reason,
     launches_used,
@@ -23,6 +24,7 @@ from search.loop.budget import (
 )
 from search.loop.ports import Proposal, Proposer
 from search.loop.races import FINALISTS, ConfirmationPlan, RepeatRunner, in_contexts
+from search.loop.running import check_allocation
 from search.loop.study_result import StudyResult, find
 from search.loop.trial import HasTime, TrialRunner
 
@@ -83,6 +85,9 @@ class Search:
     def _finding(self, limit: TimeLimit) -> StudyResult:
         """Search, conclude, and return what was found."""
         runner, study = self.trial_runner, self.trial_runner.study
+        recorded = self._plan.runner
+        left_s = None if self.held is None else self.held.left_s()
+        check_allocation(left_s, study, recorded.history, recorded.recorded)
         reason = self._search(limit)
         launches = self._plan.conclude(has_time=lambda: self._has_time(limit))
         held_out = self._plan.hold_out()
@@ -139,6 +144,7 @@ class Search:
                 study.budget, history, used, late()
             )
             if reason is not None:
+                check_first_trial(history, limit.out_of_time)
                 return reason
             batch = Batch(self.trial_runner, history, self.capacity)
             most = parallel_limit(study, history, used)

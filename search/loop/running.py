@@ -17,9 +17,10 @@ from statistics import fmean
 
 from evaluator.launchers.watch import HEAD_BYTES
 from evaluator.rank.protocol import COMMAND_LOG, Phase, RankFile
+from records.errors import StudyError
 from records.study import Study
 from records.trial import CONTEXTS_FOLDER, History, Outcome, Repeat
-from search.loop.budget import launches_used
+from search.loop.budget import CLOSING_S, MORE_TIME, launches_used
 from search.loop.leader import took_turns
 
 MOST_LAUNCHES = 8
@@ -191,6 +192,21 @@ def time_left(study: Study, history: History, repeats: Sequence[Repeat]) -> Time
         most_repeats=launches - trials if is_repeated else 0,
         launch_s=fmean(took_s),
         launch_count=len(took_s),
+    )
+
+
+def check_allocation(
+    left_s: float | None, study: Study, history: History, repeats: Sequence[Repeat]
+) -> None:
+    """Raise `StudyError` where an allocation that ends in `left_s` has no time for one trial."""
+    so_far = time_left(study, history, repeats)
+    trial_s = 0.0 if so_far is None else so_far.launch_s
+    if left_s is None or left_s > CLOSING_S + trial_s:
+        return
+    takes = "" if so_far is None else f"one launch takes {trial_s:.3g} s by those so far, and "
+    raise StudyError(
+        f"the allocation ends in {max(0.0, left_s):.0f} s, too soon for one trial: {takes}"
+        f"{CLOSING_S:g} s are kept to record the result; nothing was launched: {MORE_TIME}"
     )
 
 

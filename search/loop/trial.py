@@ -260,8 +260,9 @@ class TrialRunner:
         Trials with different `folder`s may run in parallel threads. Raises `StoreError` when files
         cannot be written or stored.
         """
-        outcome, attempts = self._launch(config, history, folder)
-        return self._ended(pending, config, outcome, history, attempts)
+        outcome, lost = self._launch(config, history, folder)
+        ended = self._ended(pending, config, outcome, history)
+        return replace(ended, attempts=1 + len(lost), lost_launches=lost)
 
     def clear(self) -> None:
         """Remove the files of earlier launches, also of a killed process."""
@@ -277,7 +278,6 @@ class TrialRunner:
         config: Config | None,
         outcome: Outcome,
         history: History,
-        attempts: int = 0,
     ) -> Trial:
         score = None
         if isinstance(outcome, Measured):
@@ -292,12 +292,14 @@ class TrialRunner:
             score=score,
             started_at=pending.started_at,
             ended_at=utc_now(),
-            attempts=attempts,
+            attempts=0,
             exchange=pending.exchange,
         )
 
-    def _launch(self, config: Config, history: History, folder: str) -> tuple[Outcome, int]:
-        """Launch, and retry while the infrastructure fails."""
+    def _launch(
+        self, config: Config, history: History, folder: str
+    ) -> tuple[Outcome, tuple[FailureKind, ...]]:
+        """Launch, and retry while the infrastructure fails; return how it failed before."""
         retries = Retrying(
             retry=retry_if_result(self._may_retry),
             stop=stop_after_attempt(1 + self.study.measure.infrastructure_retries),
@@ -305,15 +307,21 @@ class TrialRunner:
             sleep=self.sleep,
             retry_error_callback=lambda state: state.outcome and state.outcome.result(),
         )
-        outcome: Outcome = retries(self.launch_once, self._with_limit(history), config, folder)
-        attempts = int(retries.statistics["attempt_number"])
+        limited, outcomes = self._with_limit(history), list[Outcome]()
+
+        def launch() -> Outcome:
+            outcomes.append(self.launch_once(limited, config, folder))
+            return outcomes[-1]
+
+        outcome: Outcome = retries(launch)
+        lost = tuple(each.kind for each in outcomes[:-1] if isinstance(each, Failed))
         reference = history.measured[0].outcome if history.measured else None
         if isinstance(outcome, Measured) and isinstance(reference, Measured):
             difference = other_work_anywhere(outcome, reference, self.study)
             if difference is not None:
                 files, launched = outcome.artifacts, outcome.launched
-                return replace(difference, artifacts=files, launched=launched), attempts
-        return outcome, attempts
+                return replace(difference, artifacts=files, launched=launched), lost
+        return outcome, lost
 
     def _may_retry(self, outcome: Outcome) -> bool:
         if not _is_infrastructure(outcome):

@@ -244,10 +244,14 @@ class RecordedEvaluator:
         trial = self._trials.get(ordinal)
         if trial is None or trial.config != config or not trial.reached_launch:
             raise OffRecord(f"trial {ordinal} launches what it did not launch before: {config}")
-        # Of its failed attempts a trial keeps only the number, which the budget counts.
+        # Of its failed attempts a trial keeps only the number, which the budget counts, and how
+        # the infrastructure ended them.
+        number = self._attempts[ordinal]
         self._attempts[ordinal] += 1
-        failed_count = min(trial.attempts - 1, self._retries)
-        return _EARLIER_ATTEMPT if self._attempts[ordinal] <= failed_count else trial.outcome
+        if number >= min(trial.attempts - 1, self._retries):
+            return trial.outcome
+        lost = trial.lost_launches[number:] or (FailureKind.INFRASTRUCTURE,)
+        return replace(_EARLIER_ATTEMPT, kind=lost[0])
 
     def _again(self, config: Config, number: int) -> Outcome:
         place = self._progress.repeats + number

@@ -267,7 +267,7 @@ def cost_section(data: ReportData) -> Section:
 
 
 def _lines(data: ReportData) -> Iterator[tuple[str, str]]:
-    yield from data.lines("trials")
+    yield from data.lines("trials", "lost launches")
     took = _took(data)
     if took is not None:
         elapsed = format_elapsed(took.total_seconds())

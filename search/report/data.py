@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from evaluator.launchers.cluster.topology import slow_node_words
+from evaluator.launchers.cluster.nodes import slow_node_words
 from evaluator.objective import Scoring, scoring_of
 from evaluator.timing.decision import Spread, Verdict
 from policies.space import Space
@@ -23,6 +23,7 @@ from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import (
     Failed,
+    FailureKind,
     History,
     Measured,
     MetricValue,
@@ -30,7 +31,7 @@ from records.trial import (
     Repeat,
     Trial,
 )
-from search.loop.budget import HOUR_S, launches_used, nodes_usd
+from search.loop.budget import HOUR_S, launches_used, lost_launches, nodes_usd
 from search.loop.leader import counted, left_out_rounds, study_leader
 from search.loop.study_result import StudyResult, best_result, final_result, find, trial_spread
 from search.report.explored import (
@@ -97,10 +98,12 @@ class StudyRecord:
     store: Path
     purposes: Mapping[Purpose, int] = field(default_factory=dict)
     """How many launches were repeated, by purpose."""
+    lost: Mapping[FailureKind, int] | None = None
+    """How many launches the infrastructure ended, by how; None where not all were read."""
     disturbed: Disturbed | None = None
     """Of all launches, those that something else on the machine disturbed."""
     left_out_count: int = 0
-    """Rounds that were disturbed, and replaced."""
+    """Rounds that were disturbed or lost a launch, and were replaced."""
     uses: tuple[ModelUse, ...] = ()
     """The use of each language model."""
     nodes: tuple[NodeRecord, ...] = ()
@@ -118,6 +121,7 @@ class StudyRecord:
             history=history,
             launch_count=launches_used(history, repeats),
             purposes=Counter(repeat.purpose for repeat in repeats),
+            lost=lost_launches(history, repeats),
             left_out_count=len(left_out_rounds(repeats, row.study.measure)),
             uses=store.model_uses(study_id),
             nodes=next((run.nodes for run in reversed(store.runs(study_id)) if run.nodes), ()),
@@ -149,11 +153,12 @@ def print_lines(lines: Iterable[Line]) -> None:
 def report_lines(finding: StudyResult, record: StudyRecord, store_flag: str) -> tuple[Line, ...]:
     """The closing report; `store_flag` is what commands need to find the store."""
     study = record.row.study
-    left_out = format_count(record.left_out_count, "disturbed round")
+    left_out = format_count(record.left_out_count, "disturbed or incomplete round")
     return (
         ("stopped", finding.stop_reason),
         *origin_lines(record),
         ("trials", _trials_words(record)),
+        *_lines("lost launches", _lost_words(record.lost)),
         *(("model", use_words(use, study.llm)) for use in record.uses),
         *_lines("nodes", None if record.node_s is None else node_hours_words(record.node_s, study)),
         *(("slow", words) for words in slow_node_words(record.nodes)),
@@ -196,6 +201,14 @@ def _trials_words(record: StudyRecord) -> str:
         f"{measured} measured, {len(history) - measured} failed; {record.launch_count} launches of "
         f"at most {limit}{f', repeats: {repeats}' if repeats else ''}"
     )
+
+
+def _lost_words(lost: Mapping[FailureKind, int] | None) -> str | None:
+    """How many launches the infrastructure ended, and how; None where it ended none."""
+    if not lost:
+        return None
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(lost.items()))
+    return f"{kinds}; not the configurations' fault, and nothing was learned from them"
 
 
 def _failure_lines(history: History) -> Iterator[Line]:

@@ -207,6 +207,7 @@ class TrialFull(TrialShort):
     expected_over: int | None = None
     parent: str | None
     attempts: int
+    lost_launches: list[str]
     first_launch: float | None
     metric_values: tuple[MetricValue, ...]
     absent: dict[str, str]

@@ -221,13 +221,14 @@ PROPOSAL: Final = (
     Fact("started_at", lambda of, _: of.started_at, "started"),
     Fact("ended_at", lambda of, _: of.ended_at, "ended"),
     Fact("attempts", lambda of, _: of.attempts, "launches"),
+    Fact("lost_launches", lambda of, _: [*of.lost_launches], "lost launch"),
 )
 FACTS: Final = (Fact("ordinal", lambda of, _: of.ordinal), *OUTCOME, *PROPOSAL)
 """Every fact about a trial, in the order in which it is shown; a new one is one more entry."""
 DETAIL: Final = frozenset(
     (
         *("first_launch", "rationale", "expected_speedup", "expected_over"),
-        *("parent", "exchange", "attempts", "traffic"),
+        *("parent", "exchange", "attempts", "lost_launches", "traffic"),
     )
 )
 """Keys of facts that lists go without."""

@@ -11,7 +11,17 @@ import pytest
 from tests.clusters.slurm_cluster import FOLDER, SlurmCluster
 
 
-@pytest.fixture(scope="session", params=["plain", "accounting"])
+def pytest_generate_tests(metafunc) -> None:
+    """Run with each kind of Slurm, unless a test or its module names some."""
+    marks = metafunc.definition.iter_markers("parametrize")
+    if "running_slurm" in metafunc.fixturenames and all(
+        "running_slurm" not in m.args for m in marks
+    ):
+        kinds = getattr(metafunc.module, "SLURMS", ("plain", "accounting"))
+        metafunc.parametrize("running_slurm", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def running_slurm(request) -> Iterator[SlurmCluster]:
     """Two nodes and a controller."""
     if os.geteuid() != 0 or shutil.which("slurmctld") is None:
@@ -32,6 +42,20 @@ def slurm(running_slurm) -> Iterator[SlurmCluster]:
     running_slurm.run("scancel", "--user=root")
     running_slurm.wait_until_idle()
     assert left == []
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """Print what the searches counted as one table."""
+    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
+    rows = [row for each in reports for name, row in each.user_properties if name == "counted"]
+    if not rows:
+        return
+    widths = {name: max(len(str(row[name])) for row in (*rows, {name: name})) for name in rows[0]}
+    terminalreporter.section("what happened, and what was left")
+    for row in ({name: name for name in widths}, *rows):
+        terminalreporter.write_line(
+            "  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip()
+        )
 
 
 @pytest.fixture

@@ -194,6 +194,17 @@ class SlurmCluster:
         """Id, state and reason of all jobs that have not ended."""
         return self.run("squeue", "--noheader", "--format=%i %T %r").splitlines()
 
+    def processes(self) -> list[str]:
+        """Command lines of what runs on the nodes, besides Slurm's own daemons."""
+        spaces = (f"cclsearch-{name}" for name in self.nodes)
+        pids = (pid for space in spaces for pid in _told("ip", "netns", "pids", space).split())
+        found = []
+        for pid in pids:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+                found.append(words.replace("\0", " ").strip())
+        return [words for words in found if words and not words.startswith("slurmd ")]
+
     def wait_until_idle(self) -> None:
         """Return when every node is free."""
 

@@ -1,6 +1,6 @@
-"""Whole searches by `slurm` and `slurm-step` on two nodes, and everything that may go wrong there.
+"""Whole searches by `slurm`, `slurm-step` and `psij` on two nodes, and all that may go wrong there.
 
-Each test prints what it counted.
+Each test records what it counted, for the table at the end.
 """
 
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -21,9 +21,14 @@ from records.store.store import Store
 from records.trial import Measured
 
 CCLSEARCH = str(Path(sys.executable).parent / "cclsearch")
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cluster_launch.py"
 LIMIT_S = 600.0
 TRIALS = 3
+LAUNCHERS = ("slurm", "slurm-step", "psij")
+KILLS = 6
+FROM_A_LOGIN_NODE = ("slurm", "psij")
 EXIT_INTERRUPTED = 75
+EXITS_OF_BAD_INPUT = (2, 3)
 
 # Two ranks on each of two nodes: gloo has to find its way from one node to the other.
 STUDY = """\
@@ -57,19 +62,43 @@ max_confirm_rounds = 1
 [launch]
 launcher = "{launcher}"
 memory_budget_bytes = 536870912
+[budget]
+trials = 3
+max_failures = 1
 [cluster]
 shared_dir = "{folder}"
 """
+SLURMS = ("plain",)
+"""Most need no Slurm that keeps accounts; those that may differ there run with it too."""
+
+
+def with_slurm(*kinds):
+    """Run with these kinds of Slurm."""
+    return pytest.mark.parametrize("running_slurm", kinds, indirect=True, scope="session")
+
+
+def by(*launchers):
+    """Search by these launchers instead of by all of them."""
+    return pytest.mark.parametrize("search", launchers, indirect=True)
 
 
 class Search:
-    """A study in a folder that all nodes share, and the searches of it from a login node."""
+    """A study in a folder that all nodes share, and the searches of it.
 
-    def __init__(self, slurm, folder, *, launcher="slurm", steps=20):
+    They run on a login node; those by `slurm-step` are in an allocation there. `record` keeps what
+    is found for the table of all tests.
+    """
+
+    def __init__(self, slurm, folder, launcher, record):
         self.slurm, self.folder, self.store = slurm, folder, folder / "store"
+        self.launcher, self._record = launcher, record
+        self._begun_s = time.monotonic()
         self.study = folder / "study.toml"
-        text = STUDY.format(launcher=launcher, steps=steps, folder=folder)
-        self.study.write_text(text, encoding="utf-8")
+        self.ask()
+        self.allocation = None
+        if launcher == "slurm-step":
+            options = ["--no-shell", "--exclusive", "--nodes=2", "--time=60"]
+            self.allocation = re.search(r"\d+", slurm.run("salloc", *options)).group()
         self.log = folder / "search.log"
         self.words = [
             *(CCLSEARCH, "run", "-c", str(self.study), "--store", str(self.store)),
@@ -79,7 +108,16 @@ class Search:
             **slurm.environment,
             "PATH": f"{Path(sys.executable).parent}:{slurm.environment['PATH']}",
             "HOME": str(folder),
+            **({} if self.allocation is None else {"SLURM_JOB_ID": self.allocation}),
         }
+
+    def ask(self, *, steps=20, **cluster):
+        """Write the study file, with these settings of `[cluster]`."""
+        cluster = {"executor": "slurm"} | cluster if self.launcher == "psij" else cluster
+        given = {"folder": cluster.pop("shared_dir", self.folder)}
+        text = STUDY.format(launcher=self.launcher, steps=steps, **given)
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in cluster.items())
+        self.study.write_text(text + "".join(lines), encoding="utf-8")
 
     def start(self, *words):
         """Start a search, or what the words are."""
@@ -119,9 +157,10 @@ class Search:
     def resume(self):
         return [CCLSEARCH, "resume", self.id, "--store", str(self.store)]
 
-    def pilot(self):
-        """The id of the running job of the search."""
-        rows = ["squeue", "--noheader", "--states=running", "--format=%i"]
+    def agents_job(self):
+        """The id of the running job or step that the agents are in."""
+        steps = [] if self.allocation is None else ["--steps"]
+        rows = ["squeue", "--noheader", *steps, "--format=%i"]
         until(lambda: self.slurm.run(*rows).split(), lambda: self.said)
         return self.slurm.run(*rows).split()[0]
 
@@ -146,17 +185,43 @@ class Search:
     def check_nothing_is_lost(self, event):
         """Every trial was measured once, and nothing of the search is left on the cluster."""
         history = self.history
-        ordinals = [trial.ordinal for trial in history]
-        outcomes = Counter(type(trial.outcome).__name__ for trial in history)
-        attempts = sum(trial.attempts for trial in history)
-        print(
-            f"\n{event}: {dict(outcomes)} of {TRIALS} trials in {attempts} attempts; "
-            f"jobs left: {len(self.slurm.queue())}, agents left: {len(self.agents())}"
-        )
-        assert ordinals == list(range(TRIALS)), self.said
+        self.check_nothing_is_left(event, history)
+        assert [trial.ordinal for trial in history] == list(range(TRIALS)), self.said
         assert all(isinstance(trial.outcome, Measured) for trial in history), self.said
-        assert self.slurm.queue() == []
-        assert self.agents() == []
+
+    def check_nothing_is_left(self, event, history=()):
+        """No job, step or process of the search is on the cluster."""
+        with suppress(AssertionError):  # Slurm's own processes end a moment after their job
+            until(lambda: not self.slurm.processes(), str, limit_s=10)
+        allocated = [] if self.allocation is None else [self.allocation]
+        jobs = [row for row in self.slurm.queue() if row.split()[0] not in allocated]
+        steps = self.slurm.run("squeue", "--noheader", "--steps", "--format=%i %j").splitlines()
+        lost = Counter(kind for trial in history for kind in trial.lost_launches)
+        processes = self.slurm.processes()
+        self._record(
+            "counted",
+            {
+                "launcher": self.launcher,
+                "accounts": "yes" if self.slurm.accounting else "no",
+                "event": event,
+                "trials kept": sum(isinstance(trial.outcome, Measured) for trial in history),
+                "launches": sum(trial.attempts for trial in history),
+                "lost": ", ".join(f"{count} {kind}" for kind, count in lost.items()) or "none",
+                "jobs left": len(jobs) + len(steps),
+                "processes left": len(processes),
+                "seconds": round(time.monotonic() - self._begun_s),
+            },
+        )
+        assert (jobs, steps, processes) == ([], [], []), self.said
+
+    def refused(self, words):
+        """Run a search that cannot start; it says so in one line, before anything is launched."""
+        status = self.finish(self.start())
+        said = [line for line in self.said.splitlines() if line.startswith("error: ")]
+        assert status in EXITS_OF_BAD_INPUT, self.said
+        assert len(said) == 1, self.said
+        assert words in said[0], self.said
+        self.check_nothing_is_left(f"refused: {words}")
 
 
 def until(done, otherwise, limit_s=LIMIT_S):
@@ -167,47 +232,70 @@ def until(done, otherwise, limit_s=LIMIT_S):
         time.sleep(0.1)
 
 
-@pytest.fixture
-def search(slurm, shared_folder):
-    return Search(slurm, shared_folder)
+@pytest.fixture(params=LAUNCHERS)
+def search(request, slurm, shared_folder, record_property):
+    """A search that has not started; by `slurm-step` with its allocation."""
+    if request.param == "psij":
+        pytest.importorskip("psij", reason="needs: pip install 'cclsearch[psij]'")
+    made = Search(slurm, shared_folder, request.param, record_property)
+    yield made
+    if made.allocation is not None:
+        slurm.run("scancel", made.allocation)
+        until(lambda: not slurm.queue(), slurm.queue)
 
 
-def test_a_search_from_a_login_node_has_the_traces_of_all_ranks_of_both_nodes(search):
+@contextmanager
+def nodes_in_use(slurm):
+    """Hold all nodes by a job of somebody else."""
+    other = slurm.run("sbatch", "--parsable", "--exclusive", "--nodes=2", "--wrap=sleep 1000")
+    try:
+        yield
+    finally:
+        slurm.run("scancel", other.strip())
+
+
+@with_slurm("plain", "accounting")
+def test_a_search_has_the_traces_of_all_ranks_of_both_nodes(search):
     status = search.finish(search.start())
 
     assert status == 0, search.said
-    search.check_nothing_is_lost("slurm")
-    check_traces(search)
+    traces = traces_of_first_trial(search)
+    search.check_nothing_is_lost(f"none; traces of {', '.join(traces)}")
+    assert traces == ["rank0", "rank1", "rank2", "rank3"]
 
 
-def test_a_search_in_an_allocation_has_the_traces_of_all_ranks_of_both_nodes(slurm, shared_folder):
-    search = Search(slurm, shared_folder, launcher="slurm-step")
+def traces_of_first_trial(search):
+    """The ranks that left a trace, two on each node."""
+    names = sorted(each.name for each in search.history[0].outcome.artifacts)
+    return [name.partition(".")[0] for name in names if "trace" in name]
+
+
+@by("slurm-step")
+def test_a_job_that_is_requeued_continues_its_study(search):
+    slurm = search.slurm
+    slurm.run("scancel", search.allocation)
     script = f"#!/bin/sh\nexec {' '.join(search.words)}\n"
     options = ["--parsable", "--nodes=2", "--exclusive", "--ntasks-per-node=2", "--time=30"]
+    more = ["--requeue", "--open-mode=append", f"--output={search.log}"]
+    with_path = ["env", f"PATH={search.environment['PATH']}", "sbatch", *options, *more]
+    job = slurm.run(*with_path, stdin=script).strip()
+    search.during_trial(1)
 
-    with_path = ["env", f"PATH={search.environment['PATH']}", "sbatch", *options]
-    slurm.run(*with_path, f"--output={search.log}", stdin=script)
+    slurm.run("scontrol", "requeue", job)
+
     until(lambda: not slurm.queue(), lambda: search.said)
-
-    search.check_nothing_is_lost("slurm-step")
-    check_traces(search)
-
-
-def check_traces(search):
-    """The first trial has a trace of each of the four ranks."""
-    names = sorted(each.name for each in search.history[0].outcome.artifacts)
-    traces = [name for name in names if "trace" in name]
-    print(f"traces: {', '.join(traces)}")
-    assert [name[: len("rank0")] for name in traces] == ["rank0", "rank1", "rank2", "rank3"], names
+    search.allocation = None
+    search.check_nothing_is_lost("scontrol requeue of the job with the search")
+    assert len(set(re.findall(r"^study (\S+):", search.said, re.MULTILINE))) == 1
 
 
 def test_searches_that_are_killed_and_resumed_lose_no_trial(search):
     chance, kills = random.Random(0), 0
     process = search.start()
-    study = search.id
-    while kills < 8 and process.poll() is None:
+    assert search.id
+    while kills < KILLS and process.poll() is None:
         with suppress(subprocess.TimeoutExpired):
-            process.wait(chance.uniform(1, 20))
+            process.wait(chance.uniform(1, 15))
         if process.poll() is None:
             process.kill()
             process.wait()
@@ -215,7 +303,6 @@ def test_searches_that_are_killed_and_resumed_lose_no_trial(search):
             process = search.start(*search.resume())
     status = search.finish(process)
 
-    print(f"\nstudy {study}: {kills} searches killed")
     assert status == 0, search.said
     search.check_nothing_is_lost(f"kill -9 of {kills} searches")
 
@@ -228,32 +315,58 @@ def test_an_interrupted_search_leaves_no_job(search):
     status = search.finish(process)
 
     assert status == EXIT_INTERRUPTED, search.said
-    assert search.slurm.queue() == []
+    search.check_nothing_is_left("SIGTERM of the search, before it is resumed")
     assert search.finish(search.start(*search.resume())) == 0, search.said
-    search.check_nothing_is_lost("SIGTERM of the search")
+    search.check_nothing_is_lost("SIGTERM of the search, resumed")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_launch_whose_agent_is_killed_is_repeated(search, number):
+def test_a_launch_whose_agent_is_killed_is_repeated(search):
     process = search.start()
     search.during_trial(1)
 
-    os.kill(random.choice(search.agents()), number)
+    os.kill(random.choice(search.agents()), signal.SIGKILL)
 
     assert search.finish(process) == 0, search.said
-    search.check_nothing_is_lost(f"{number.name} of an agent")
+    search.check_nothing_is_lost("kill -9 of an agent")
 
 
-def test_a_launch_whose_job_is_cancelled_by_someone_is_repeated_in_another(search):
+@by("slurm")
+def test_a_launch_whose_agent_is_told_to_end_is_repeated(search):
     process = search.start()
     search.during_trial(1)
 
-    search.slurm.run("scancel", search.pilot())
+    os.kill(random.choice(search.agents()), signal.SIGTERM)
 
     assert search.finish(process) == 0, search.said
-    search.check_nothing_is_lost("scancel of the job")
+    search.check_nothing_is_lost("SIGTERM of an agent")
 
 
+@with_slurm("plain", "accounting")
+def test_a_launch_whose_job_is_cancelled_by_someone_is_repeated(search):
+    process = search.start()
+    search.during_trial(1)
+
+    search.slurm.run("scancel", search.agents_job())
+
+    assert search.finish(process) == 0, search.said
+    search.check_nothing_is_lost("scancel of the agents' job or step")
+
+
+@with_slurm("plain", "accounting")
+@by("slurm")
+def test_a_launch_whose_job_gives_way_to_another_is_repeated(search):
+    process = search.start()
+    search.during_trial(1)
+
+    urgent = ["--partition=urgent", "--exclusive", "--nodes=2", "--wrap=sleep 5"]
+    search.slurm.run("sbatch", *urgent)
+
+    assert search.finish(process) == 0, search.said
+    search.check_nothing_is_lost("preemption by an urgent job")
+    assert "preempted" in {kind for trial in search.history for kind in trial.lost_launches}
+
+
+@by("slurm")
 def test_a_launch_whose_node_dies_is_repeated_once_there_is_a_node_again(search):
     process = search.start()
     search.during_trial(1)
@@ -266,21 +379,22 @@ def test_a_launch_whose_node_dies_is_repeated_once_there_is_a_node_again(search)
     search.check_nothing_is_lost("death of a node")
 
 
+@by(*FROM_A_LOGIN_NODE)
 def test_a_search_waits_for_a_drained_node(search):
     search.slurm.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     process = search.start()
     until(search.slurm.queue, lambda: search.said)
     time.sleep(5)
-    waiting = search.slurm.queue()
+    (waiting,) = search.slurm.queue()
 
     search.slurm.run("scontrol", "update", "nodename=n2", "state=resume")
 
-    print(f"\nwhile the node was drained: {waiting}")
     assert search.finish(process) == 0, search.said
-    search.check_nothing_is_lost("a drained node")
+    search.check_nothing_is_lost(f"a drained node ({waiting.partition(' ')[2]})")
 
 
-def test_a_search_waits_while_the_queue_is_full(search):
+@by("slurm")
+def test_a_search_waits_while_no_job_is_accepted(search):
     search.slurm.fill_queue()
     process = search.start()
     time.sleep(20)
@@ -289,9 +403,35 @@ def test_a_search_waits_while_the_queue_is_full(search):
     search.slurm.run("scancel", "--name=other")
 
     assert search.finish(process) == 0, search.said
-    search.check_nothing_is_lost("a full queue")
+    search.check_nothing_is_lost("a queue that accepts no job for 20 s")
 
 
+@by(*FROM_A_LOGIN_NODE)
+def test_a_search_waits_for_nodes_in_use_that_are_free_in_time(search):
+    with nodes_in_use(search.slurm):
+        process = search.start()
+        until(lambda: len(search.slurm.queue()) == 2, lambda: search.said)
+        time.sleep(5)
+
+    assert search.finish(process) == 0, search.said
+    search.check_nothing_is_lost("all nodes in use, free in time")
+
+
+@by(*FROM_A_LOGIN_NODE)
+def test_nodes_in_use_for_longer_than_the_queue_limit_are_no_fault_of_a_trial(search):
+    search.ask(queue_limit_s=4.0)
+    with nodes_in_use(search.slurm):
+        search.finish(search.start())
+        (trial,) = search.history
+        assert trial.outcome.kind == "not_scheduled", search.said
+        assert "after 4 s in the queue" in trial.outcome.message
+        lost = 1 + len(trial.lost_launches)
+        assert f"lost launches: {lost} not_scheduled" in search.said
+        search.slurm.run("scancel", "--name=wrap")
+    search.check_nothing_is_left("all nodes in use beyond the queue limit", [trial])
+
+
+@by(*FROM_A_LOGIN_NODE)
 def test_a_restart_of_the_controller_disturbs_no_trial(search):
     process = search.start()
     search.during_trial(1)
@@ -304,17 +444,66 @@ def test_a_restart_of_the_controller_disturbs_no_trial(search):
     search.check_nothing_is_lost("a restart of slurmctld")
 
 
-def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search, shared_folder):
-    def launches_s(launcher, folder):
-        folder.mkdir()
-        one = Search(search.slurm, folder, launcher=launcher)
-        assert one.finish(one.start()) == 0, one.said
-        return [
-            trial.outcome.measurement.wall_s
-            for trial in one.history
-            if isinstance(trial.outcome, Measured)
-        ]
+@by(*FROM_A_LOGIN_NODE)
+def test_an_unknown_partition_is_refused_in_the_words_of_slurm(search):
+    search.ask(partition="nowhere")
 
-    for launcher in ("local", "slurm"):
-        seconds = launches_s(launcher, shared_folder / launcher)
-        print(f"\n{launcher}: {json.dumps(seconds)}")
+    search.refused("invalid partition specified: nowhere")
+
+
+@with_slurm("accounting")
+@by(*FROM_A_LOGIN_NODE)
+def test_an_unknown_account_is_refused_in_the_words_of_slurm(search):
+    search.ask(account="nobody")
+
+    search.refused("Invalid account or account/partition combination specified")
+
+
+@by("slurm")
+def test_more_nodes_than_exist_are_refused_in_the_words_of_slurm(search):
+    search.ask(nodes=5)
+
+    search.refused("PartitionConfig")
+
+
+@by("slurm-step")
+def test_more_nodes_than_the_allocation_has_are_refused_in_the_words_of_slurm(search):
+    search.ask(nodes=5)
+
+    search.refused("Requested node configuration is not available")
+
+
+@by(*FROM_A_LOGIN_NODE)
+def test_a_folder_that_the_nodes_do_not_share_is_refused(search):
+    search.ask(shared_dir="/dev/shm/of-the-login-node")
+
+    search.refused("check that the nodes see /dev/shm/of-the-login-node")
+
+
+@by(*FROM_A_LOGIN_NODE)
+def test_an_allocation_in_which_no_trial_has_time_is_refused_before_it_is_asked_for(search):
+    search.ask(time_limit_s=20.0)
+
+    search.refused("the allocation ends in 20 s, too soon for one trial")
+
+
+@by("slurm")
+def test_an_allocation_that_ends_sooner_than_one_trial_takes_says_so(search):
+    search.ask(time_limit_s=60.0, steps=1_000_000)
+
+    search.refused("the allocation ends sooner than one trial takes: trial 0 was ended after")
+
+
+@by("slurm-step")
+def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search):
+    printed = subprocess.run(
+        [sys.executable, BENCHMARK, "--rounds", "10", "--shared-dir", search.folder],
+        env=search.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    print(f"\n{printed.stdout}{printed.stderr}")
+    assert printed.returncode == 0
+    search.check_nothing_is_left("launches in pairs with local ones")

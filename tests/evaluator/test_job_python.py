@@ -22,10 +22,12 @@ from records.errors import EnvironmentFault
 from records.trial import Config
 
 TREE = Path(__file__).parents[2]
+OF_AGENTS = ("connection", "limits", "supervisor", "watch", "cluster/agent", "cluster/channel")
 OF_RANKS = [
     TREE / "cclsearch.py",
     *sorted(TREE.glob("evaluator/rank/*.py")),
     *sorted(TREE.glob("evaluator/workloads/**/*.py")),
+    *(TREE / f"evaluator/launchers/{name}.py" for name in OF_AGENTS),
 ]
 
 
@@ -99,7 +101,7 @@ def test_without_torch_one_line_says_what_to_install(monkeypatch):
 
 
 @pytest.mark.parametrize("path", OF_RANKS, ids=lambda path: str(path.relative_to(TREE)))
-def test_what_ranks_import_is_written_for_python_3_10(path):
+def test_what_ranks_and_agents_import_is_written_for_python_3_10(path):
     ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 10))
 
 

@@ -35,6 +35,7 @@ from evaluator.launchers.cluster.scheduler import (
     SchedulerError,
     Waiting,
     job_name,
+    last_words,
 )
 from evaluator.ports import PhaseListener
 from evaluator.rank.protocol import Reason
@@ -54,6 +55,7 @@ GONE_LIMIT_S = 10.0
 CLOSE_LIMIT_S = 60.0
 CLOCK_LIMIT_S = 1.0
 NAMES_SHOWN = 8
+LEAST_PYTHON = "3.10"
 _REASONS: Mapping[GoneKind, Reason] = {
     "ended": "node_failed",
     "cancelled": "preempted",
@@ -328,13 +330,15 @@ class Allocation:
                 self._started_s = self._started_s or now_s
                 if now_s - self._started_s > self.cluster.start_limit_s:
                     silent = _names(sorted({*nodes} - {agent.node for agent in joined}))
+                    printed = self._printed()
                     self._cancel()
                     raise NodesUnavailable(
                         "node_failed",
                         f"{len(joined)} of {self.nodes.count} agents connected within "
                         f"{self.cluster.start_limit_s:g} s{f', none of {silent}' if silent else ''}"
                         f"; nodes must reach {' or '.join(own_addresses(self.cluster.search_host))}"
-                        ": name another address in [cluster] search_host",
+                        ": name another address in [cluster] search_host"
+                        f"{f'. The job printed: {printed}' if printed else ''}",
                     )
                 return "starting"
             case Gone(kind=kind, words=words):
@@ -343,13 +347,25 @@ class Allocation:
                     raise SchedulerError(words)
                 if kind == "ended" and not self._has_met:
                     # Nothing took the nodes away, so the next agents would end in the same way.
+                    printed = self._printed()
+                    said = words if printed in words else f"{words}: {printed}"
+                    see = f"see {self.folder} and " if self.is_shared else ""
                     raise EnvironmentFault(
-                        f"the agents ended before they connected ({words}); is their Python there, "
-                        "3.11 or later? [cluster] python names another"
+                        f"the agents ended before they connected ({said}); check that the nodes "
+                        f"{see}have Python {LEAST_PYTHON} or later: [cluster] shared_dir names "
+                        "another folder, [cluster] python another Python"
                     )
                 raise NodesUnavailable(_REASONS[kind], f"the nodes were lost ({words})")
             case unknown:
                 assert_never(unknown)
+
+    def _printed(self) -> str:
+        """Return the last of what the agents and what starts them printed, where it comes here."""
+        with suppress(OSError):
+            logs = sorted(self.folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
+            newest = [path.read_text(encoding="utf-8", errors="replace") for path in logs[-1:]]
+            return last_words("".join(newest))
+        return ""
 
     def _look(self) -> JobState:
         """Return what the scheduler says of the job, not asking it all the time."""
@@ -472,11 +488,16 @@ def _write(path: Path, content: bytes) -> None:
     partial.replace(path)
 
 
-_MAIN = """\
+# An old Python, too, has to be able to read it.
+_MAIN = f"""\
+import platform
 import sys
 
-if sys.version_info < (3, 11):
-    sys.exit("the agent needs Python 3.11 or later; name one in [cluster] python")
+if sys.version_info < ({LEAST_PYTHON.replace(".", ", ")}):
+    sys.exit(
+        "the agent needs Python {LEAST_PYTHON} or later, and on %s %s is %s: name another in "
+        "[cluster] python" % (platform.node(), sys.executable, platform.python_version())
+    )
 
 from evaluator.launchers.cluster.agent import main
 

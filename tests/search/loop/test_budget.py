@@ -1,30 +1,37 @@
 """A search stops for one reason, said in words."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from policies.space import Space
+from records.errors import StudyError
+from records.machine import LaunchRecord
 from records.study import Budget, Dimension
 from records.trial import FailureKind, Stage
 from search.loop.budget import (
     HeldNodes,
     TimeLimit,
+    check_first_trial,
     failures_in_a_row,
     launches_since_best,
     nodes_usd,
     stop_reason,
     without_patience,
 )
+from search.loop.running import check_allocation
 from tests.support.records import ENVIRONMENT, failed, history, study
 
 CRASH = failed(FailureKind.CRASH)
 INFRASTRUCTURE = failed(FailureKind.INFRASTRUCTURE)
+CUT = replace(INFRASTRUCTURE, launched=LaunchRecord(argv=(), reason="timeout", wall_s=90.0))
 INVALID = failed(FailureKind.INVALID_CONFIG, Stage.CHECK)
 BUDGET = Budget(trials=5, patience=3, max_failures=4, max_wall_s=60.0)
 
 TRIALS = "all 5 trials are used"
 WALL = "the time limit of 60 s leaves no time for another trial"
+ENDS = "the end of the allocation leaves no time for another trial"
 PATIENCE = "3 launches in a row brought no improvement"
 FAILURES = "4 trials in a row failed"
 
@@ -113,11 +120,44 @@ def test_node_hours_are_those_of_all_nodes_and_of_all_runs():
 
 
 def test_an_allocation_ends_a_search_before_its_scheduler_does():
-    ends = "the end of the allocation leaves no time for another trial"
-
     assert limit(900.0, Budget(trials=5), left_s=31.0).out_of_time() is None
-    assert limit(900.0, Budget(trials=5), left_s=30.0).out_of_time() == ends
+    assert limit(900.0, Budget(trials=5), left_s=30.0).out_of_time() == ENDS
     assert limit(900.0, BUDGET, left_s=30.0).left_s() == 60.0 - 900.0
+
+
+TOO_SHORT = "the allocation ends sooner than one trial takes: trial 0 was ended after 90 s"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "out_of_time", "words"),
+    [
+        ([CUT], ENDS, TOO_SHORT),
+        ([CUT], WALL, None),
+        ([CUT], None, None),
+        ([1.0, CUT], ENDS, None),
+        ([CRASH], ENDS, None),
+    ],
+    ids=["cut", "another limit", "time is left", "one was measured", "its own doing"],
+)
+def test_an_allocation_that_ends_the_first_trial_is_too_short(outcomes, out_of_time, words):
+    with pytest.raises(StudyError, match=words) if words else nullcontext():
+        check_first_trial(history(*outcomes), lambda: out_of_time)
+
+
+@pytest.mark.parametrize(
+    ("left_s", "outcomes", "words"),
+    [
+        (None, [CUT], None),
+        (31.0, [], None),
+        (29.6, [], "the allocation ends in 30 s, too soon for one trial: 30 s are kept to record"),
+        (121.0, [CUT], None),
+        (119.9, [CUT], "ends in 120 s, too soon for one trial: one launch takes 90 s by those so"),
+    ],
+    ids=["no end", "some time", "none", "enough time", "less than a launch takes"],
+)
+def test_an_allocation_that_is_known_to_be_too_short_is_refused(left_s, outcomes, words):
+    with pytest.raises(StudyError, match=words) if words else nullcontext():
+        check_allocation(left_s, study(), history(*outcomes), ())
 
 
 def test_without_a_limit_time_does_not_end_a_search():

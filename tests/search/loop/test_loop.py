@@ -189,6 +189,7 @@ def test_an_infrastructure_failure_is_launched_again_after_a_wait_that_grows(tab
 
     assert study.launched == [0] * 4
     assert study.history.trials[0].attempts == 4
+    assert study.history.trials[0].lost_launches == (FailureKind.INFRASTRUCTURE,) * 3
     assert study.history.trials[0].score.value == pytest.approx(0.5)
     assert [wait_s for wait_s in waited_s if wait_s >= 1] == [1.0, 2.0, 4.0]
 

@@ -329,7 +329,24 @@ def test_a_disturbed_round_of_a_race_is_run_again_and_decides_nothing(tabular):
     assert {repeat.round for repeat in study.store.repeats(study.study_id)} == {0, 1, 2}
     lines = report_of(study, finding)
     assert lines["disturbed"].startswith("1 of 8 launches, the last because other processes used")
-    assert lines["left out"] == "1 disturbed round, replaced by further rounds"
+    assert lines["left out"] == "1 disturbed or incomplete round, replaced by further rounds"
+
+
+def test_a_round_that_lost_a_launch_to_the_infrastructure_is_run_again_and_counted_apart(tabular):
+    challenger = Takes(step_time_s=0.25, noise=0.01)
+    taken = Fails(kind=FailureKind.PREEMPTED, message="the nodes were lost")
+    endings = {0: Takes(step_time_s=0.5, noise=0.01), 1: InTurn((challenger, taken, challenger))}
+    study = tabular(endings, measure=NOISE_KNOWN)
+
+    finding = study.run()
+
+    (race,) = finding.races
+    assert finding.winner == 1
+    assert race.comparison.round_count == 2
+    assert {repeat.round for repeat in study.store.repeats(study.study_id)} == {0, 1, 2}
+    assert report_of(study, finding)["lost launches"] == (
+        "1 preempted; not the configurations' fault, and nothing was learned from them"
+    )
 
 
 def test_the_best_is_found_although_the_budget_ends_before_disturbed_rounds_are_replaced(tabular):

@@ -17,6 +17,8 @@ SCHEDULERS = {
 }
 """The module and the class of each scheduler."""
 LAUNCHERS = (LOCAL, *SCHEDULERS)
+IN_OUR_JOB = (LOCAL, "slurm-step")
+"""Those that use what the scheduler's job was given in which the search runs, if it runs in one."""
 
 
 def scheduler_named(name: str, cluster: Cluster, environment: Mapping[str, str]) -> Scheduler:

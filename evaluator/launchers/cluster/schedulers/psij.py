@@ -251,6 +251,7 @@ def job_spec(cluster: Cluster, request: AgentRequest) -> "psij.JobSpec":
         executable="/usr/bin/env",
         arguments=[*variables, *request.command],
         inherit_environment=False,
+        stderr_path=request.log,
         launcher=launcher,
         resources=psij.ResourceSpecV1(node_count=count, **processes),
         attributes=psij.JobAttributes(

@@ -64,6 +64,7 @@ launcher = "{launcher}"
 memory_budget_bytes = 536870912
 [budget]
 trials = 3
+launches = 6
 max_failures = 1
 [cluster]
 shared_dir = "{folder}"
@@ -111,7 +112,7 @@ class Search:
             **({} if self.allocation is None else {"SLURM_JOB_ID": self.allocation}),
         }
 
-    def ask(self, *, steps=20, **cluster):
+    def ask(self, *, steps=5, **cluster):
         """Write the study file, with these settings of `[cluster]`."""
         cluster = {"executor": "slurm"} | cluster if self.launcher == "psij" else cluster
         given = {"folder": cluster.pop("shared_dir", self.folder)}
@@ -267,7 +268,7 @@ def test_a_search_has_the_traces_of_all_ranks_of_both_nodes(search):
 def traces_of_first_trial(search):
     """The ranks that left a trace, two on each node."""
     names = sorted(each.name for each in search.history[0].outcome.artifacts)
-    return [name.partition(".")[0] for name in names if "trace" in name]
+    return [name.partition("_")[0] for name in names if "trace" in name]
 
 
 @by("slurm-step")
@@ -497,7 +498,7 @@ def test_an_allocation_that_ends_sooner_than_one_trial_takes_says_so(search):
 @by("slurm-step")
 def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search):
     printed = subprocess.run(
-        [sys.executable, BENCHMARK, "--rounds", "10", "--shared-dir", search.folder],
+        [sys.executable, BENCHMARK, "--rounds", "6", "--shared-dir", search.folder],
         env=search.environment,
         capture_output=True,
         text=True,

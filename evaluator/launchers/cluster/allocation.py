@@ -145,6 +145,8 @@ class Allocation:
             self._begin_once_answered(stopped, on_phase)
             if not self._ready:
                 joined = self._joined(stopped, on_phase)
+                # They may be there before the scheduler was asked whether the job runs.
+                self._started_s = self._started_s or time.monotonic()
                 self._check(joined)
                 self._ready, self._has_met = joined, True
             return self._ready

@@ -244,7 +244,11 @@ def job_spec(cluster: Cluster, request: AgentRequest) -> "psij.JobSpec":
     if executor in NAMES:
         attributes[NAMES[executor]] = request.name
     count = request.node_count
-    processes = {"process_count": count} if executor == "flux" else {"processes_per_node": 1}
+    resources = (
+        psij.ResourceSpecV1(node_count=count, process_count=count)
+        if executor == "flux"
+        else psij.ResourceSpecV1(node_count=count, processes_per_node=1)
+    )
     variables = (f"{name}={value}" for name, value in request.environment.items())
     return psij.JobSpec(
         name=request.name,
@@ -253,7 +257,7 @@ def job_spec(cluster: Cluster, request: AgentRequest) -> "psij.JobSpec":
         inherit_environment=False,
         stderr_path=request.log,
         launcher=launcher,
-        resources=psij.ResourceSpecV1(node_count=count, **processes),
+        resources=resources,
         attributes=psij.JobAttributes(
             duration=timedelta(seconds=cluster.time_limit_s or LONGEST_S),
             queue_name=cluster.partition,

@@ -1,5 +1,6 @@
 """Nodes are asked for once, found again, checked, and given back."""
 
+import time
 from contextlib import closing
 from threading import Event
 
@@ -55,6 +56,16 @@ def test_nodes_are_asked_for_once_and_waited_for_twice(allocation):
 
     assert wait(nodes) is wait(nodes)
     assert [request.name for request in scheduler.requests] == [f"cclsearch-{STUDY}-1"]
+
+
+def test_nodes_whose_agents_are_there_before_the_scheduler_is_asked_count_as_held(allocation):
+    nodes = allocation(FakeScheduler(agents_of("n1", "n2")))
+    nodes.begin()
+    time.sleep(0.5)  # both have connected
+
+    wait(nodes)
+
+    assert nodes.held_s > 0
 
 
 def test_a_request_is_on_record_before_the_scheduler_hears_of_it(allocation, tmp_path):

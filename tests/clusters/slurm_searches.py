@@ -28,7 +28,7 @@ LAUNCHERS = ("slurm", "slurm-step", "psij")
 KILLS = 6
 FROM_A_LOGIN_NODE = ("slurm", "psij")
 EXIT_INTERRUPTED = 75
-EXITS_OF_BAD_INPUT = (2, 3)
+EXITS_OF_BAD_INPUT = (2, 4)
 
 # Two ranks on each of two nodes: gloo has to find its way from one node to the other.
 STUDY = """\
@@ -96,7 +96,7 @@ class Search:
         self._begun_s = time.monotonic()
         self.study = folder / "study.toml"
         self.ask()
-        self.allocation = None
+        self.process = self.allocation = None
         if launcher == "slurm-step":
             options = ["--no-shell", "--exclusive", "--nodes=2", "--time=60"]
             self.allocation = re.search(r"\d+", slurm.run("salloc", *options)).group()
@@ -123,7 +123,7 @@ class Search:
     def start(self, *words):
         """Start a search, or what the words are."""
         with self.log.open("ab") as log:
-            return subprocess.Popen(
+            self.process = subprocess.Popen(
                 words or self.words,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
@@ -131,6 +131,7 @@ class Search:
                 stderr=log,
                 start_new_session=True,
             )
+        return self.process
 
     def finish(self, process):
         """Wait until a search ends, and return its status."""
@@ -240,6 +241,8 @@ def search(request, slurm, shared_folder, record_property):
         pytest.importorskip("psij", reason="needs: pip install 'cclsearch[psij]'")
     made = Search(slurm, shared_folder, request.param, record_property)
     yield made
+    if made.process is not None and made.process.poll() is None:
+        made.process.kill()  # the test failed before it had ended
     if made.allocation is not None:
         slurm.run("scancel", made.allocation)
         until(lambda: not slurm.queue(), slurm.queue)
@@ -471,7 +474,7 @@ def test_more_nodes_than_exist_are_refused_in_the_words_of_slurm(search):
 def test_more_nodes_than_the_allocation_has_are_refused_in_the_words_of_slurm(search):
     search.ask(nodes=5)
 
-    search.refused("Requested node configuration is not available")
+    search.refused("Only allocated 2 nodes asked for 5")
 
 
 @by(*FROM_A_LOGIN_NODE)

@@ -160,7 +160,8 @@ def answer_of(
         raise SchedulerBusy(words) from error
     if done.returncode:
         words = last_words(done.stderr or done.stdout) or f"exit status {done.returncode}"
-        raise SchedulerError(f"{command[0]}: {words}")
+        name = f"{command[0]}: "  # most begin with it themselves
+        raise SchedulerError(name + words.removeprefix(name))
     return done.stdout
 
 

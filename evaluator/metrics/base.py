@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         KernelTables,
     )
     from evaluator.traces.model import TraceSet
+    from evaluator.whatif.questions import Unanswered, WhatIf
 
 
 Better: TypeAlias = Literal["lower", "higher"]
@@ -135,6 +136,16 @@ class Evidence:
         from evaluator.traces.analysis.collectives import volume
 
         return volume(self.traces, self.matches) if self.traces and self.matches else None
+
+    @cached_property
+    def whatif(self) -> "WhatIf | Unanswered | None":
+        """The job ready to be replayed, or why it cannot be; None without traces."""
+        from evaluator.whatif.questions import WhatIf
+
+        ranks_per_node = self.environment.ranks_per_node if self.environment else None
+        if self.traces is None or self.matches is None:
+            return None
+        return WhatIf.of(self.traces, self.matches, ranks_per_node)
 
 
 def describe_error(error: Exception) -> str:

@@ -57,6 +57,10 @@ _NAMES: Final = {
         "load_imbalance_ratio communication_volume collective_count pipeline_bubble_fraction "
         "memory_transfer_overhead"
     ),
+    "utility": (
+        "utility_communication utility_scale_up_bandwidth utility_scale_out_bandwidth "
+        "utility_scale_up_domain utility_compute utility_no_straggler"
+    ),
 }
 """Metrics that come with us, by the module that defines each under its own name."""
 

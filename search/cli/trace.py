@@ -1,10 +1,10 @@
-"""`trace breakdown|collectives|stragglers|kernels|diff|report|merge`: analysis of traces."""
+"""`trace breakdown|collectives|stragglers|kernels|diff|whatif|...`: analysis of traces."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -35,6 +35,9 @@ from search.views.format import (
 )
 from search.views.svg import chart_file
 from search.views.terminal import print_blocks
+
+if TYPE_CHECKING:
+    from search.traces.merge import MergedTrace, OverlaySpan
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -244,19 +247,9 @@ def merge(
 
     Each rank is a process with its streams and threads; open the file in ui.perfetto.dev.
     """
-    from evaluator.traces.readers.files import LARGE_LIMITS
-    from search.traces.merge import write_merged
-    from search.transfer.export import replaced
-    from search.views.console import progress_bar
-
-    is_packed = to.name.lower().endswith(".json.gz")
-    if not is_packed and to.suffix.lower() != ".json":
-        raise StudyError(f"{to}: a Chrome trace is a .json or .json.gz file; name it so with -o")
+    _is_packed(to)
     found = options.read()
-    if to.resolve() in {path.resolve() for path in found.traces.files}:
-        raise StudyError(f"{to} is one of the traces to be merged; give another with -o")
-    with replaced(to, force=force) as draft, progress_bar("writing") as update:
-        done = write_merged(found.traces, draft, LARGE_LIMITS, packed=is_packed, on_rank=update)
+    done = _write_merged(found, to, (), force=force)
     if as_json:
         facts = {"path": str(to), "size_bytes": to.stat().st_size, **asdict(done)}
         typer.echo(json.dumps({**head_facts(found), **facts}))
@@ -268,6 +261,147 @@ def merge(
     left_out = [f"{lost} without a time, or damaged, left out"] if done.left_out else []
     print_caveats(*left_out, *found.traces.caveats)
     typer.echo("next: open it in ui.perfetto.dev, or in a Perfetto of your own without internet")
+
+
+_Factors = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scale",
+        metavar="NAME=K",
+        help="Speed times K: of scale_up, scale_out, communication, a kind of collective such as "
+        "all_reduce, compute, copies, or kernels with NAME in their name. Repeatable.",
+    ),
+]
+
+
+@app.command(
+    epilog=examples(
+        "cclsearch trace whatif traces/",
+        "cclsearch trace whatif traces/ --scale scale_out=2 --ranks-per-node 8",
+        "cclsearch trace whatif trial:3 --scale all_gather=4 --no-straggler --json",
+    )
+)
+@takes_options
+def whatif(
+    *,
+    scale: _Factors = None,
+    latency: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--latency",
+            metavar="NAME=K",
+            help="Latency times K: of a tier or kind of collective, as in --scale. Repeatable.",
+        ),
+    ] = None,
+    slow: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slow", metavar="RANK=K", help="The kernels of a rank take K times as long."
+        ),
+    ] = None,
+    no_straggler: Annotated[
+        bool,
+        typer.Option("--no-straggler", help="Kernels take as long as on the median rank."),
+    ] = False,
+    domain: Annotated[
+        int | None,
+        typer.Option("--domain", metavar="N", min=1, help="Nodes hold N ranks each instead."),
+    ] = None,
+    ranks_per_node: Annotated[
+        int | None,
+        typer.Option(
+            "--ranks-per-node",
+            metavar="N",
+            min=1,
+            help="How many ranks a node held; known for traces of a trial.",
+        ),
+    ] = None,
+    options: TraceOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Predict the step time on another machine by replaying the traces.
+
+    Without a change, list what the usual ones would bring. There is no answer where the unchanged
+    replay of any step is more than 1 % off what was measured.
+    """
+    from search.traces import whatif as views
+
+    asked = views.read_question(
+        scale or (), latency or (), slow or (), no_straggler=no_straggler, domain=domain
+    )
+    found = options.read()
+    replayed = views.open_whatif(found, ranks_per_node)
+    questions = {views.question_words(asked): asked} if asked else views.usual_questions(replayed)
+    answers = {words: views.answered(replayed, each) for words, each in questions.items()}
+    if as_json:
+        _print_json(found, views.whatif_facts(replayed, answers))
+    else:
+        _print_view(found, views.whatif_blocks(replayed, answers), views.whatif_caveats(replayed))
+
+
+@app.command(
+    "critical-path",
+    epilog=examples(
+        "cclsearch trace critical-path traces/",
+        "cclsearch trace critical-path traces/ -o path.json.gz",
+    ),
+)
+@takes_options
+def critical_path_command(
+    *,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="FILE.json.gz",
+            help="Merge all ranks into this Chrome trace, with the path above them, for Perfetto.",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file given by -o.")] = False,
+    options: TraceOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the critical path through all ranks: what would have to be faster."""
+    from search.traces import whatif as views
+
+    if to is not None:
+        _is_packed(to)
+    found = options.read()
+    replayed = views.open_whatif(found, None)
+    path = views.checked_path(replayed)
+    if as_json:
+        _print_json(found, views.path_facts(replayed, path))
+    else:
+        _print_view(found, views.path_blocks(replayed, path), views.whatif_caveats(replayed))
+    if to is not None:
+        done = _write_merged(found, to, views.overlay(replayed, path), force=force)
+        typer.echo(f"written: {to}, {format_count(done.event_count, 'event')}", err=as_json)
+
+
+def _is_packed(to: Path) -> bool:
+    """Return whether a Chrome trace of this name is packed; raise StudyError for another name."""
+    is_packed = to.name.lower().endswith(".json.gz")
+    if not is_packed and to.suffix.lower() != ".json":
+        raise StudyError(f"{to}: a Chrome trace is a .json or .json.gz file; name it so with -o")
+    return is_packed
+
+
+def _write_merged(
+    found: OpenTraces, to: Path, overlay: Sequence["OverlaySpan"], *, force: bool
+) -> "MergedTrace":
+    """Write all ranks into one Chrome trace; progress goes to the terminal."""
+    from evaluator.traces.readers.files import LARGE_LIMITS
+    from search.traces.merge import write_merged
+    from search.transfer.export import replaced
+    from search.views.console import progress_bar
+
+    if to.resolve() in {path.resolve() for path in found.traces.files}:
+        raise StudyError(f"{to} is one of the traces to be merged; give another with -o")
+    with replaced(to, force=force) as draft, progress_bar("writing") as update:
+        return write_merged(
+            found.traces, draft, LARGE_LIMITS, packed=_is_packed(to), on_rank=update, overlay=overlay
+        )
 
 
 def _tables(found: OpenTraces, *names: str) -> dict[str, object]:

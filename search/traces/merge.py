@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, field
 from decimal import Decimal, InvalidOperation
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
@@ -37,6 +37,7 @@ NAME_CHARS: Final = 100
 LARGEST_US: Final = 10**16
 SPANS_OF_A_BATCH: Final = 20_000
 COMPRESSION: Final = 2
+OVERLAY: Final = "critical path"
 FLOW_PHASES: Final = frozenset({b'"s"', b'"t"', b'"f"', b'"b"', b'"n"', b'"e"'})
 DEVICE_CATEGORIES: Final = frozenset(
     {b'"kernel"', b'"gpu_memcpy"', b'"gpu_memset"', b'"gpu_user_annotation"', b'"cuda_sync"'}
@@ -62,6 +63,16 @@ class MergedTrace:
     clocks: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlaySpan:
+    """A span to show above all ranks, on a track of its own; ns on the common clock."""
+
+    name: str
+    track: str
+    start_ns: int
+    end_ns: int
+
+
 def clock_words(traces: TraceSet) -> str:
     """Return how far the clocks of ranks agree, as one sentence."""
     alignment = traces.alignment
@@ -80,10 +91,17 @@ def clock_words(traces: TraceSet) -> str:
 
 
 def write_merged(
-    traces: TraceSet, to: Path, limits: ReadLimits, *, packed: bool, on_rank: OnRank | None = None
+    traces: TraceSet,
+    to: Path,
+    limits: ReadLimits,
+    *,
+    packed: bool,
+    on_rank: OnRank | None = None,
+    overlay: Sequence[OverlaySpan] = (),
 ) -> MergedTrace:
     """Write all ranks into one file as processes of one Chrome trace, gzip where it is `packed`.
 
+    The spans of the `overlay` are one more process, the critical path.
     Raises TraceError where a trace can no longer be read, OSError where nothing can be written.
     """
     opened: IO[bytes] = (
@@ -92,15 +110,18 @@ def write_merged(
         else to.open("wb")
     )
     with opened as file:
-        return _Merger(traces, limits).write(file, on_rank)
+        return _Merger(traces, limits, overlay).write(file, on_rank)
 
 
 class _Merger:
     """Numbers processes, threads and flows so that those of different ranks do not collide."""
 
-    def __init__(self, traces: TraceSet, limits: ReadLimits) -> None:
+    def __init__(
+        self, traces: TraceSet, limits: ReadLimits, overlay: Sequence[OverlaySpan]
+    ) -> None:
         self._traces = traces
         self._limits = limits
+        self._overlay = overlay
         self._shifts_ns: dict[int, int] = {}
         self._zero_ns = 0
         self.numbers = count(1)
@@ -131,7 +152,9 @@ class _Merger:
         file.write(MERGED + b'",' + head + b',"displayTimeUnit":"ms","traceEvents":[')
         written = 0
         for place, trace in enumerate(self._traces.ranks):
-            for events in self._rank(place, trace):
+            last = place + 1 == self.rank_count
+            above = self._overlaid() if last and self._overlay else ()
+            for events in chain(self._rank(place, trace), above):
                 if events:
                     file.write((b",\n" if written else b"\n") + _encoded(events))
                     written += len(events)
@@ -189,6 +212,30 @@ class _Merger:
         text = bytes(of)
         is_number = text.isdigit() and len(text) < 15
         return int(text) * self.rank_count + place if is_number else f"{place}:{text.decode()}"
+
+    def _overlaid(self) -> Iterator[Sequence[Event]]:
+        """Return the overlay as a process above those of the ranks."""
+        process = max(trace.rank for trace in self._traces.ranks) + 1
+        tracks = {span.track: 0 for span in self._overlay}
+        tracks = {track: next(self.numbers) for track in tracks}
+        for first in range(0, len(self._overlay), SPANS_OF_A_BATCH):
+            yield [
+                {
+                    "ph": "X",
+                    "cat": "critical_path",
+                    "name": span.name,
+                    "pid": process,
+                    "tid": tracks[span.track],
+                    "ts": msgspec.Raw(_microseconds(span.start_ns - self._zero_ns)),
+                    "dur": msgspec.Raw(_microseconds(span.end_ns - span.start_ns)),
+                }
+                for span in self._overlay[first : first + SPANS_OF_A_BATCH]
+            ]
+        yield _described(process, {number: track for track, number in tracks.items()}, set())
+        yield [
+            {"ph": "M", "name": "process_name", "pid": process, "args": {"name": OVERLAY}},
+            {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": -1}},
+        ]
 
     def _spans(self, trace: RankTrace) -> Iterator[Sequence[Event]]:
         spans, rank = trace.spans, trace.rank

@@ -1,0 +1,331 @@
+"""How far what-if answers can be trusted: against other runs, recorded traces and published ones.
+
+`oracle`: made-up jobs, each generated with one thing changed: the step that the replay of the
+unchanged job predicts beside the step of the changed job. `corpus`: how far the unchanged replay of
+each recorded trace is off in its worst step. `stragglers`: production jobs of StragglerAnalysis
+(OSDI 2025): their replay and ours, with the durations as measured and with those of each operation
+made equal, as theirs does by the mean; and our own answer, which takes the median rank. `scale`:
+CPU time and memory of a large job.
+
+    python benchmarks/whatif.py
+    python benchmarks/whatif.py scale --events 1000000 --ranks 8
+"""
+
+import argparse
+import gzip
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+from generated_events import Style
+from generated_job import Shape
+from generated_traces import generate, steps_for
+
+from evaluator.traces.analysis.collectives import match
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Collectives,
+    Device,
+    Lane,
+    RankGroup,
+    RankTrace,
+    Spans,
+    StepWindows,
+    TraceSet,
+)
+from evaluator.traces.readers.read import read_folder
+from evaluator.whatif.questions import Question, Unanswered, WhatIf
+from evaluator.whatif.replay import Durations
+from records.errors import TraceError
+
+SHARED = Path(__file__).parents[2] / "shared" / "data" / "traces"
+LINKS = Question(bandwidth={"communication": 2.0})
+JOBS = {
+    "sharded": Shape(),
+    "straggler": Shape(straggler=2),
+    "slow links": Shape(bus_gb_per_s=25.0),
+    "tensor parallel, experts": Shape(tensor_parallel=2, experts=True),
+    "8 ranks, skew, straggler": Shape(ranks=8, world=8, skew_us=250.0, straggler=5),
+    "small operators": Shape(operators=3, layers=12, bus_gb_per_s=60.0),
+}
+CHANGES = {
+    "links x 2": (LINKS, {"bus_gb_per_s": 2.0}),
+    "links x 4": (Question(bandwidth={"communication": 4.0}), {"bus_gb_per_s": 4.0}),
+    "links x 0.5": (Question(bandwidth={"communication": 0.5}), {"bus_gb_per_s": 0.5}),
+    "latency x 0.5": (Question(latency={"communication": 0.5}), {"latency_us": 0.5}),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("parts", nargs="*", default=["oracle", "corpus", "stragglers"])
+    parser.add_argument("--ranks", type=int, default=8)
+    parser.add_argument("--events", type=int, default=1_000_000, help="of each rank, for scale")
+    parser.add_argument("--folder", type=Path, help="where the traces of scale are, or will be")
+    asked = parser.parse_args()
+    parts = {
+        "oracle": oracle,
+        "corpus": corpus,
+        "stragglers": stragglers,
+        "scale": lambda: scale(asked.ranks, asked.events, asked.folder),
+    }
+    return max(parts[name]() for name in asked.parts)
+
+
+def oracle() -> int:
+    """Predictions beside runs of the changed job; 1 where one is more than 1 % off."""
+    worst = 0.0
+    print(f"{'job':<26} {'change':<14} {'step ms':>8} {'then':>8} {'replay':>8} {'off':>7}  between")
+    for name, shape in JOBS.items():
+        found = replayed(made(shape))
+        changes = [
+            (words, question, replace(shape, **{k: getattr(shape, k) * f for k, f in by.items()}))
+            for words, (question, by) in CHANGES.items()
+        ]
+        if shape.straggler is not None:
+            changes.append(
+                ("no straggler", Question(no_straggler=True), replace(shape, straggler=None))
+            )
+        for words, question, other in changes:
+            answer = found.answer(question)
+            assert not isinstance(answer, Unanswered), answer
+            then_s = replayed(made(other)).measured_s
+            off = answer.predicted_s / then_s - 1
+            worst = max(worst, abs(off))
+            print(
+                f"{name:<26} {words:<14} {1e3 * answer.measured_s:8.3f} {1e3 * then_s:8.3f} "
+                f"{1e3 * answer.predicted_s:8.3f} {off:+7.2%}  "
+                f"{1e3 * answer.low_s:.3f} to {1e3 * answer.high_s:.3f}"
+            )
+    print(f"worst: {worst:.2%}\n")
+    return int(worst > 0.01)
+
+
+def made(shape: Shape) -> TraceSet:
+    """The traces of a made-up job."""
+    with tempfile.TemporaryDirectory() as folder:
+        generate(Path(folder), shape, Style())
+        return read_folder(Path(folder), use_cache=False)
+
+
+def replayed(traces: TraceSet) -> WhatIf:
+    """Its replay."""
+    found = WhatIf.of(traces, match(traces))
+    assert isinstance(found, WhatIf), found
+    return found
+
+
+def corpus() -> int:
+    """The identity error of every recorded trace, or why there is none."""
+    for path in sorted((*SHARED.glob("*/*.gz"), *(p for p in SHARED.glob("*/*") if p.is_dir()))):
+        name = f"{path.parent.name}/{path.name}"
+        try:
+            traces = read_folder(path, use_cache=False)
+        except TraceError:
+            continue
+        began = time.process_time()
+        found = WhatIf.of(traces, match(traces))
+        took_s = time.process_time() - began
+        if isinstance(found, Unanswered):
+            print(f"{name:<48} {found.reason}")
+            continue
+        links, kernels = (
+            utility(found, question) for question in (LINKS, Question(kernels={"compute": 2.0}))
+        )
+        print(
+            f"{name:<48} {found.graph.works.count:6} works  identity {found.identity_error:8.3%}  "
+            f"unexplained {found.unexplained_share:6.1%}  U links {links}  U compute {kernels}"
+            f"  {took_s:.2f} s"
+        )
+    print()
+    return 0
+
+
+def utility(found: WhatIf, question: Question) -> str:
+    answer = found.answer(question)
+    return "refused" if isinstance(answer, Unanswered) else f"{answer.utility:.1%}"
+
+
+ACTIVITIES = {"compute": Activity.COMPUTE, "gc": Activity.COMPUTE}
+KINDS = {
+    "all-reduce": CollectiveKind.ALL_REDUCE,
+    "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
+    "all-gather": CollectiveKind.ALL_GATHER,
+    "send": CollectiveKind.SEND,
+    "recv": CollectiveKind.RECV,
+}
+LANES = 5
+
+
+def stragglers() -> int:
+    """Published what-if results of production jobs, and ours."""
+    for path in sorted((SHARED / "straggler").glob("timeline-*.json.gz")):
+        job = path.name.removeprefix("timeline-").removesuffix(".json.gz")
+        result = json.loads((path.parent / f"result-{job}.json").read_text())
+        with gzip.open(path, "rt") as file:
+            events = [event for event in json.load(file) if event["ph"] == "X"]
+        found = replayed(published_job(events, result["job_meta"]))
+        print(f"job {job}: {found.step_numbers.size} steps, {len(found.traces.ranks)} workers")
+        theirs_s = {
+            "measured": mean(result["step_t_base"].values()),
+            "replayed": mean(result["step_t_nodelay"].values()),
+            "operations equal": mean(result["step_t_noblk"].values()),
+        }
+        median = found.answer(Question(no_straggler=True))
+        ours_s = {
+            "measured": found.measured_s,
+            "replayed": found.step_s(found.unchanged),
+            "operations equal": found.step_s(found.replay.times(equal(found))),
+        }
+        for name, their_s in theirs_s.items():
+            off = ours_s[name] / their_s - 1
+            print(f"  {name:<18} theirs {their_s:.4f} s  ours {ours_s[name]:.4f} s  {off:+.2%}")
+        slowdown = ours_s["replayed"] / ours_s["operations equal"]
+        print(f"  slowdown           theirs {result['blocking_slowdown']:.4f}    ours {slowdown:.4f}")
+        print(f"  identity {found.identity_error:.3%}, unexplained {found.unexplained_share:.1%}")
+        print(f"  no straggler by the median rank: {median}\n")
+    return 0
+
+
+def equal(found: WhatIf) -> Durations:
+    """Each operation of a name as long as at the mean over workers, as theirs has it."""
+    works, recorded = found.graph.works, found.recorded
+    _, place = np.unique(works.name, return_inverse=True)
+    counts = np.bincount(place)
+    mean_ns = np.bincount(place, works.duration_ns) / counts
+    joint = works.instance >= 0
+    transfer_ns = recorded.transfer_ns.copy()
+    _, kind = np.unique(found.matches.kind[found.graph.instances], return_inverse=True)
+    transfer_ns = (np.bincount(kind, transfer_ns) / np.bincount(kind))[kind].astype(np.int64)
+    work_ns = np.where(joint, works.duration_ns, mean_ns[place]).astype(np.int64)
+    return Durations(work_ns=work_ns, transfer_ns=transfer_ns)
+
+
+def published_job(
+    events: Sequence[Mapping[str, object]], meta: Mapping[str, int]
+) -> TraceSet:
+    """Their operations as the traces of workers: pipeline stages of one replica after the other."""
+    stages = meta["pp_size"]
+    by_rank = defaultdict(list)
+    for event in events:
+        replica, lane = int(event["pid"]), int(event["tid"])
+        stage = lane // (LANES * meta["dp_size"])
+        by_rank[replica * stages + stage].append((event, lane % LANES))
+    return TraceSet(
+        ranks=tuple(worker(rank, own, meta) for rank, own in sorted(by_rank.items()))
+    )
+
+
+def worker(rank: int, own: list[tuple[Mapping[str, object], int]], meta: Mapping[str, int]) -> RankTrace:
+    stages, world = meta["pp_size"], meta["pp_size"] * meta["dp_size"]
+    own.sort(key=lambda each: float(each[0]["ts"]))
+    names = sorted({str(event["name"]) for event, _ in own})
+    start_ns = np.array([round(1e3 * float(event["ts"])) for event, _ in own])
+    took_ns = np.array([round(1e3 * float(event["dur"])) for event, _ in own])
+    talks, kinds, groups, sequence, activity = [], [], [], [], []
+    steps = np.array([event["args"]["step"] for event, _ in own])
+    for place, (event, _) in enumerate(own):
+        name = str(event["name"])
+        kind = next((kind for word, kind in KINDS.items() if name.endswith(word)), None)
+        activity.append(Activity.COMPUTE if kind is None else Activity.COMMUNICATION)
+        if kind is None:
+            continue
+        talks.append(place)
+        kinds.append(kind)
+        groups.append(group_of(name, rank, stages, world))
+        sequence.append(event["args"]["step"] * 1000 + event["args"]["seq_id"])
+    lanes = [f"{lane}" if kind_lane != 1 else str(event["name"]) for (event, kind_lane), lane in zip(own, (l for _, l in own))]
+    number = {lane: n for n, lane in enumerate(sorted(set(lanes)))}
+    spans = Spans.build(
+        names=names,
+        lanes=[Lane("0", lane) for lane in number],
+        start_ns=start_ns,
+        end_ns=start_ns + took_ns,
+        name_id=[names.index(str(event["name"])) for event, _ in own],
+        lane_id=[number[lane] for lane in lanes],
+        activity=activity,
+    )
+    numbers = np.unique(steps)
+    windows = StepWindows.plain(
+        numbers,
+        np.array([start_ns[steps == n].min() for n in numbers]),
+        np.array([(start_ns + took_ns)[steps == n].max() for n in numbers]),
+    )
+    return RankTrace(
+        rank=rank,
+        world_size=world,
+        backend=None,
+        device=Device(name="worker"),
+        source="kineto",
+        spans=spans,
+        collectives=Collectives.build(
+            span=np.array(talks), kind=kinds, groups=groups, bytes=np.zeros(len(talks)), sequence=sequence
+        ),
+        steps=windows,
+        host_steps=windows,
+    )
+
+
+def group_of(name: str, rank: int, stages: int, world: int) -> RankGroup:
+    """Who takes part: neighbours in the pipeline, the first and last stage, or all replicas."""
+    replica, stage = divmod(rank, stages)
+    if name.startswith("embedding"):
+        ranks = sorted({replica * stages, replica * stages + stages - 1})
+    elif name.endswith(("send", "recv")):
+        ahead = name in {"forward-send", "backward-recv"}
+        ranks = sorted((rank, rank + 1 if ahead else rank - 1))
+    else:
+        ranks = list(range(stage, world, stages))
+    return RankGroup(f"{name.split('-')[0]} {ranks}", tuple(ranks), len(ranks))
+
+
+def scale(rank_count: int, event_count: int, folder: Path | None) -> int:
+    """CPU seconds and memory of a large job: read before, and read from its cache."""
+    with tempfile.TemporaryDirectory() as temporary:
+        place = folder or Path(temporary)
+        if not any(place.glob("rank*")):
+            shape = Shape(ranks=rank_count, world=rank_count, straggler=1)
+            generate(place, replace(shape, steps=steps_for(shape, event_count)), Style())
+            read_folder(place)
+        laps = Laps()
+        traces = read_folder(place)
+        laps.done("read from the cache")
+        matches = match(traces)
+        laps.done("match collectives")
+        found = WhatIf.of(traces, matches)
+        assert isinstance(found, WhatIf)
+        laps.done("graph, replay unchanged")
+        answer = found.answer(LINKS)
+        laps.done("first answer, with its bounds and the critical path")
+        found.answer(Question(no_straggler=True))
+        laps.done("second answer")
+    print(f"{rank_count} ranks x {found.graph.works.count // rank_count} works, {answer}")
+    print(f"identity {found.identity_error:.4%}; in all {time.process_time() - laps.began_s:.1f} s")
+    return 0
+
+
+class Laps:
+    """Prints CPU seconds of each part, and the most memory so far."""
+
+    def __init__(self) -> None:
+        self.began_s = self._last_s = time.process_time()
+
+    def done(self, what: str) -> None:
+        """A part is done."""
+        now_s = time.process_time()
+        memory_gb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+        print(f"{what:<54} {now_s - self._last_s:6.2f} s CPU, {memory_gb:.2f} GB")
+        self._last_s = now_s
+
+
+if __name__ == "__main__":
+    sys.exit(main())

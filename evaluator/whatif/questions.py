@@ -1,0 +1,415 @@
+"""What would the step time be if: faster or slower links and kernels, and no straggler.
+
+An answer is the change of a replayed job against its unchanged replay, which must agree with what
+was measured; where it does not, there is no answer.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.traces.analysis.collectives import Matches
+from evaluator.traces.intervals import Nanoseconds
+from evaluator.traces.model import Activity, CollectiveKind, TraceSet
+from evaluator.whatif.graph import Graph
+from evaluator.whatif.links import Links, Tier, tier_of
+from evaluator.whatif.path import CriticalPath, critical_path
+from evaluator.whatif.replay import Durations, Replay, ReplayError, Times
+from records.errors import StudyError
+
+IDENTITY: Final = 0.01
+"""How far the unchanged replay of a step of a rank may be off."""
+UNEXPLAINED: Final = 0.2
+"""The share of the critical path that may be waiting which nothing recorded explains."""
+TIERS: Final[Mapping[str, tuple[Tier, ...]]] = {
+    "communication": tuple(Tier),
+    "scale_up": (Tier.SCALE_UP,),
+    "scale_out": (Tier.SCALE_OUT,),
+}
+KINDS: Final[Mapping[str, CollectiveKind]] = {
+    kind.name.lower(): kind for kind in CollectiveKind if kind is not CollectiveKind.OTHER
+}
+ACTIVITIES: Final[Mapping[str, Activity]] = {
+    "compute": Activity.COMPUTE,
+    "copies": Activity.COPY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """Why the traces of a job cannot be replayed, as the end of a sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is changed; factors are speeds, so that 2 is twice as fast.
+
+    `bandwidth` and `latency` are by the names of `TIERS` or `KINDS`, `kernels` by those of
+    `ACTIVITIES` or a part of the names of kernels, `ranks` by the numbers of ranks.
+    """
+
+    bandwidth: Mapping[str, float] = field(default_factory=dict)
+    latency: Mapping[str, float] = field(default_factory=dict)
+    kernels: Mapping[str, float] = field(default_factory=dict)
+    ranks: Mapping[int, float] = field(default_factory=dict)
+    no_straggler: bool = False
+    ranks_per_node: int | None = None
+    """How many ranks a node of the other machine holds, where that is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Step times in seconds, mean over steps, of the slowest rank.
+
+    `low_s` and `high_s` bound `predicted_s` by what the trace does not tell: waits that were never
+    seen to bind, latencies of links, and what the unchanged replay is off by. `most_saved_s` is
+    what the change can save at most: all that it takes off the critical path of the trace. It is
+    None where something is slowed down.
+    """
+
+    measured_s: float
+    replayed_s: float
+    predicted_s: float
+    low_s: float
+    high_s: float
+    most_saved_s: float | None
+
+    @property
+    def utility(self) -> float:
+        """The share of the step that is saved, (T - T') / T; negative where it takes longer."""
+        return 1 - self.predicted_s / self.replayed_s
+
+
+@dataclass(frozen=True, kw_only=True)  # not slotted: what several questions share is kept
+class WhatIf:
+    """The traces of a job, ready for questions. `identity_error` is that of the worst step."""
+
+    traces: TraceSet
+    matches: Matches
+    graph: Graph
+    replay: Replay
+    ranks_per_node: int | None
+    unchanged: Times
+    identity_error: float
+
+    @classmethod
+    def of(
+        cls, traces: TraceSet, matches: Matches, ranks_per_node: int | None = None
+    ) -> Self | Unanswered:
+        """Build the graph and replay it unchanged; refuse what cannot be replayed."""
+        if not all(trace.on_device and trace.has_work for trace in traces.ranks):
+            return Unanswered("the work of a rank did not run on a device, or was not recorded")
+        if any(trace.reduced for trace in traces.ranks):
+            return Unanswered("the traces of ranks were reduced on their nodes")
+        graph = Graph.of(traces, matches)
+        try:
+            replay = Replay(graph)
+        except ReplayError as error:
+            return Unanswered(str(error))
+        unchanged = replay.times(Durations.recorded(graph))
+        found = cls(
+            traces=traces,
+            matches=matches,
+            graph=graph,
+            replay=replay,
+            ranks_per_node=ranks_per_node,
+            unchanged=unchanged,
+            identity_error=0.0,
+        )
+        if not found._complete():
+            return Unanswered("a rank did nothing in a step that others profiled")
+        return replace(found, identity_error=found._identity_error())
+
+    @cached_property
+    def recorded(self) -> Durations:
+        """How long everything took in the trace."""
+        return Durations.recorded(self.graph)
+
+    @cached_property
+    def links(self) -> Links:
+        """What the collectives of several ranks say of their links."""
+        return Links.of(
+            self.matches,
+            self.graph.instances,
+            self.recorded.transfer_ns,
+            self._tier_of_group(self.ranks_per_node)[self.matches.group_id[self.graph.instances]],
+        )
+
+    @property
+    def disagreement(self) -> str | None:
+        """Why nothing may be concluded from replays; None where the unchanged one agrees."""
+        if self.identity_error > IDENTITY:
+            return (
+                f"the unchanged replay of a step is {self.identity_error:.1%} off what was "
+                f"measured, more than {IDENTITY:.0%}"
+            )
+        if self.unexplained_share > UNEXPLAINED:
+            return (
+                f"{self.unexplained_share:.0%} of the step is waiting that nothing recorded "
+                f"explains, more than {UNEXPLAINED:.0%}"
+            )
+        return None
+
+    @cached_property
+    def unexplained_share(self) -> float:
+        """The share of the critical path that passes before work which nothing known holds back.
+
+        It stays as it is in every replay.
+        """
+        pieces = self.path.pieces
+        whole_ns = pieces[-1].end_ns - pieces[0].start_ns
+        rows = [piece.work for piece in pieces if piece.work is not None]
+        return float(self.graph.works.unexplained_ns[rows].sum()) / max(whole_ns, 1)
+
+    @property
+    def unshared_share(self) -> float:
+        """The share of communication that no other traced rank shows: it may include waiting."""
+        works = self.graph.works
+        talks = works.activity == Activity.COMMUNICATION
+        took_ns = works.duration_ns[talks]
+        alone_ns = took_ns[works.instance[talks] < 0].sum()
+        return float(alone_ns / max(took_ns.sum(), 1))
+
+    @cached_property
+    def path(self) -> CriticalPath:
+        """The critical path through all steps."""
+        times = self.unchanged
+        start_ns, end_ns = self._hulls(times.start_ns, times.end_ns)
+        return critical_path(self.graph, times, int(start_ns.min()), int(end_ns.max()))
+
+    def step_s(self, times: Times) -> float:
+        """The step time of a replay, seconds: the mean over steps, of the slowest rank."""
+        return float(self._step_times(times.start_ns, times.end_ns).mean(axis=1).max()) / 1e9
+
+    @cached_property
+    def measured_s(self) -> float:
+        """The same of the trace."""
+        works = self.graph.works
+        return float(self._step_times(works.start_ns, works.end_ns).mean(axis=1).max()) / 1e9
+
+    def _complete(self) -> bool:
+        """Whether every rank worked in every step."""
+        cells = self._cell[self._cell >= 0]
+        count = len(self.traces.ranks) * max(self.step_numbers.size, 1)
+        return bool(np.all(np.bincount(cells, minlength=count) > 0))
+
+    def _identity_error(self) -> float:
+        works = self.graph.works
+        measured = self._step_times(works.start_ns, works.end_ns)
+        replayed = self._step_times(self.unchanged.start_ns, self.unchanged.end_ns)
+        return float((np.abs(replayed - measured) / np.maximum(measured, 1)).max())
+
+    @cached_property
+    def step_numbers(self) -> NDArray[np.int64]:
+        """The steps that all ranks profiled; empty where none is marked."""
+        return self.traces.common_steps
+
+    @cached_property
+    def _cell(self) -> NDArray[np.int64]:
+        """The rank and step of each work as one number; -1: in no step that counts."""
+        works, numbers = self.graph.works, self.step_numbers
+        if not numbers.size:
+            return works.rank.astype(np.int64)
+        place = np.minimum(np.searchsorted(numbers, works.step), numbers.size - 1)
+        cell = works.rank * numbers.size + place
+        return np.where(numbers[place] == works.step, cell, -1)
+
+    def _hulls(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+        """When each step of each rank began and ended, shape (ranks, steps)."""
+        shape = len(self.traces.ranks), max(self.step_numbers.size, 1)
+        first = np.full(shape, np.iinfo(np.int64).max)
+        last = np.full(shape, np.iinfo(np.int64).min)
+        inside = self._cell >= 0
+        np.minimum.at(first.ravel(), self._cell[inside], start_ns[inside])
+        np.maximum.at(last.ravel(), self._cell[inside], end_ns[inside])
+        return first, last
+
+    def _step_times(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> Nanoseconds:
+        """From the start of each step to that of the next, or its own end where none follows."""
+        first, last = self._hulls(start_ns, end_ns)
+        followed = np.append(np.diff(self.step_numbers) == 1, False)[: first.shape[1]]
+        if not followed.size:
+            return last - first
+        following = np.concatenate((first[:, 1:], last[:, -1:]), axis=1)
+        return np.where(followed, following, last) - first
+
+    def answer(self, question: Question) -> Answer | Unanswered:
+        """The step time with what the question changes. Raises StudyError for an unknown name."""
+        if self.disagreement is not None:
+            return Unanswered(self.disagreement)
+        changed = self._durations(question)
+        if isinstance(changed, Unanswered):
+            return changed
+        predicted_s = self.step_s(self.replay.times(changed))
+        others_s = [predicted_s, self.step_s(self.replay.times(changed, possible_waits=True))]
+        slower = self._durations(question, greatest_latency=True)
+        assert isinstance(slower, Durations)
+        if np.any(slower.transfer_ns != changed.transfer_ns):
+            others_s += [
+                self.step_s(self.replay.times(slower, possible_waits=flag))
+                for flag in (False, True)
+            ]
+        replayed_s = self.step_s(self.unchanged)
+        off_s = abs(replayed_s - self.measured_s)
+        return Answer(
+            measured_s=self.measured_s,
+            replayed_s=replayed_s,
+            predicted_s=predicted_s,
+            low_s=min(others_s) - off_s,
+            high_s=max(others_s) + off_s,
+            most_saved_s=self._most_saved_s(changed),
+        )
+
+    def _most_saved_s(self, changed: Durations) -> float | None:
+        """What the change takes off the critical path, per step."""
+        recorded, works = self.recorded, self.graph.works
+        saved_ns = recorded.work_ns - changed.work_ns
+        joint = works.instance >= 0
+        saved_ns[joint] = (recorded.transfer_ns - changed.transfer_ns)[works.instance[joint]]
+        if np.any(saved_ns < 0) and not np.any(saved_ns > 0):
+            return None
+        rows = [piece.work for piece in self.path.pieces if piece.work is not None]
+        return float(np.maximum(saved_ns[rows], 0).sum()) / 1e9 / max(self.step_numbers.size, 1)
+
+    def _tier_of_group(self, ranks_per_node: int | None) -> NDArray[np.int8]:
+        size = self.traces.world_size
+        tiers = [tier_of(group, ranks_per_node, size) for group in self.matches.groups]
+        return np.array(tiers, np.int8)
+
+    @cached_property
+    def _talk(self) -> tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.int32]]:
+        """The works that are collectives or transfers, with kind and group of each."""
+        works, calls = self.graph.works, self.matches.calls
+        found = []
+        for place, trace in enumerate(self.traces.ranks):
+            by_span = np.full(trace.spans.count, -1)
+            own = np.flatnonzero(works.rank == place)
+            by_span[works.span[own]] = own
+            rows = np.flatnonzero(calls.rank == place)
+            found.append((by_span[trace.collectives.span[calls.row[rows]]], rows))
+        work, row = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        work, row = work[work >= 0], row[work >= 0]
+        return work, calls.kind[row], calls.group_id[row]
+
+    def _durations(
+        self, question: Question, *, greatest_latency: bool = False
+    ) -> Durations | Unanswered:
+        recorded, works = self.recorded, self.graph.works
+        latency_ns = self.links.latency_ns(greatest=greatest_latency)
+        joint = works.instance >= 0
+        fixed_ns, took_ns = np.zeros(works.count), recorded.work_ns.astype(np.float64)
+        fixed_ns[joint] = latency_ns[works.instance[joint]]
+        took_ns[joint] = recorded.transfer_ns[works.instance[joint]]
+        moving_ns = took_ns - fixed_ns
+        for name, factor in question.bandwidth.items():
+            moving_ns[self._talking(name)] /= factor
+        for name, factor in question.latency.items():
+            fixed_ns[self._talking(name)] *= factor
+        took_ns = fixed_ns + moving_ns
+        for name, factor in question.kernels.items():
+            took_ns[self._kernels(name)] /= factor
+        computes = works.activity == Activity.COMPUTE
+        for rank, factor in question.ranks.items():
+            took_ns[computes & (works.rank == self._place(rank))] /= factor
+        if question.no_straggler:
+            took_ns[computes] /= self._slowness()[computes]
+        if question.ranks_per_node is not None:
+            moved = self._on_larger_nodes(question.ranks_per_node, took_ns)
+            if isinstance(moved, Unanswered):
+                return moved
+            took_ns = moved
+        whole_ns = np.rint(np.where(self._before_steps, recorded.work_ns, took_ns)).astype(np.int64)
+        transfer_ns = recorded.transfer_ns.copy()
+        transfer_ns[works.instance[joint]] = whole_ns[joint]
+        return Durations(work_ns=np.where(joint, works.duration_ns, whole_ns), transfer_ns=transfer_ns)
+
+    @cached_property
+    def _before_steps(self) -> NDArray[np.bool_]:
+        """Works before the first step of their rank, and of collectives that any such is in.
+
+        They stay as they are, so that what is saved there does not count as a later begin.
+        """
+        works = self.graph.works
+        first, _ = self._hulls(works.start_ns, works.end_ns)
+        before = works.start_ns < first[works.rank, 0]
+        joint = works.instance >= 0
+        held = np.zeros(self.graph.instances.size, np.bool_)
+        held[works.instance[joint & before]] = True
+        before[joint] = held[works.instance[joint]]
+        return before
+
+    def _talking(self, name: str) -> NDArray[np.int64]:
+        """The works of a tier or a kind of collective."""
+        work, kind, group = self._talk
+        if name in KINDS:
+            return work[kind == KINDS[name]]
+        tiers = self._tier_of_group(self.ranks_per_node)[group]
+        if name != "communication" and np.any(tiers == Tier.UNKNOWN):
+            raise StudyError(
+                f"{name}: the traces do not say how many ranks a node holds; "
+                "add --ranks-per-node N, or scale communication as a whole"
+            )
+        return work[np.isin(tiers, TIERS[name])]
+
+    def _kernels(self, name: str) -> NDArray[np.bool_]:
+        works = self.graph.works
+        if name in ACTIVITIES:
+            return works.activity == ACTIVITIES[name]
+        named = np.array([name in each for each in works.names], np.bool_)
+        chosen: NDArray[np.bool_] = named[works.name] & (works.activity == Activity.COMPUTE)
+        if not chosen.any():
+            known = ", ".join((*TIERS, *ACTIVITIES))
+            raise StudyError(
+                f"{name}: no kernel has this in its name; say {known}, a kind of collective such "
+                "as all_reduce, or a part of the name of kernels (cclsearch trace kernels)"
+            )
+        return chosen
+
+    def _place(self, rank: int) -> int:
+        numbers = [trace.rank for trace in self.traces.ranks]
+        if rank not in numbers:
+            raise StudyError(f"rank {rank} left no trace; those that did: {numbers[0]} to {numbers[-1]}")
+        return numbers.index(rank)
+
+    def _slowness(self) -> NDArray[np.float64]:
+        """How much longer each kernel takes than on the median rank, shape (works,).
+
+        By sums over all kernels of one name: what differs from call to call stays. Only ranks that
+        run the same kernels equally often are compared, as stages of a pipeline do not.
+        """
+        works, rank_count = self.graph.works, len(self.traces.ranks)
+        computes = (works.activity == Activity.COMPUTE) & (self._cell >= 0)
+        shape = rank_count, len(works.names)
+        code = (works.rank * shape[1] + works.name)[computes]
+        sums = np.bincount(code, works.duration_ns[computes], shape[0] * shape[1]).reshape(shape)
+        counts = np.bincount(code, minlength=shape[0] * shape[1]).reshape(shape)
+        slow = np.ones(shape)
+        _, alike = np.unique(counts, axis=0, return_inverse=True)
+        for number in range(int(alike.max()) + 1):
+            own = np.flatnonzero(alike.ravel() == number)
+            median = np.median(sums[own], axis=0)
+            slow[own] = np.where(median > 0, sums[own] / np.where(median > 0, median, 1), 1)
+        slow[slow == 0] = 1
+        return slow[works.rank, works.name]
+
+    def _on_larger_nodes(
+        self, ranks_per_node: int, took_ns: NDArray[np.float64]
+    ) -> NDArray[np.float64] | Unanswered:
+        """Durations where groups that then fit a node use the links within it."""
+        link = self.links.fitted.get(Tier.SCALE_UP)
+        if link is None or link.bytes_per_ns is None:
+            return Unanswered("no collective within a node shows how fast the links there are")
+        works, joint = self.graph.works, np.flatnonzero(self.graph.works.instance >= 0)
+        instance = works.instance[joint]
+        group = self.matches.group_id[self.graph.instances][instance]
+        within = self._tier_of_group(ranks_per_node)[group] == Tier.SCALE_UP
+        moves = within & (self.links.tier[instance] == Tier.SCALE_OUT)
+        then_ns = (link.latency_ns or 0) + self.links.bus_bytes[instance] / link.bytes_per_ns
+        took_ns[joint[moves]] = np.minimum(took_ns[joint], then_ns)[moves]
+        return took_ns

@@ -12,17 +12,17 @@ CPU time and memory of a large job.
 """
 
 import argparse
-import gzip
 import json
 import resource
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import numpy as np
 from generated_events import Style
@@ -84,7 +84,9 @@ def main() -> int:
 def oracle() -> int:
     """Predictions beside runs of the changed job; 1 where one is more than 1 % off."""
     worst = 0.0
-    print(f"{'job':<26} {'change':<14} {'step ms':>8} {'then':>8} {'replay':>8} {'off':>7}  between")
+    print(
+        f"{'job':<26} {'change':<14} {'step ms':>8} {'then':>8} {'replay':>8} {'off':>7}  between"
+    )
     for name, shape in JOBS.items():
         found = replayed(made(shape))
         changes = [
@@ -155,7 +157,6 @@ def utility(found: WhatIf, question: Question) -> str:
     return "refused" if isinstance(answer, Unanswered) else f"{answer.utility:.1%}"
 
 
-ACTIVITIES = {"compute": Activity.COMPUTE, "gc": Activity.COMPUTE}
 KINDS = {
     "all-reduce": CollectiveKind.ALL_REDUCE,
     "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
@@ -163,36 +164,44 @@ KINDS = {
     "send": CollectiveKind.SEND,
     "recv": CollectiveKind.RECV,
 }
-LANES = 5
+
+
+CLOCK_NS = 5_000
 
 
 def stragglers() -> int:
     """Published what-if results of production jobs, and ours."""
-    for path in sorted((SHARED / "straggler").glob("timeline-*.json.gz")):
-        job = path.name.removeprefix("timeline-").removesuffix(".json.gz")
-        result = json.loads((path.parent / f"result-{job}.json").read_text())
-        with gzip.open(path, "rt") as file:
-            events = [event for event in json.load(file) if event["ph"] == "X"]
-        found = replayed(published_job(events, result["job_meta"]))
-        print(f"job {job}: {found.step_numbers.size} steps, {len(found.traces.ranks)} workers")
+    from pyarrow import parquet
+
+    for path in sorted((SHARED / "straggler").glob("trace-*.parquet")):
+        name = path.stem.removeprefix("trace-")
+        result = json.loads((path.parent / f"result-{name}.json").read_text())
+        jobs = [replayed(job) for job in published_jobs(parquet.read_table(path), result)]
         theirs_s = {
             "measured": mean(result["step_t_base"].values()),
             "replayed": mean(result["step_t_nodelay"].values()),
             "operations equal": mean(result["step_t_noblk"].values()),
         }
-        median = found.answer(Question(no_straggler=True))
         ours_s = {
-            "measured": found.measured_s,
-            "replayed": found.step_s(found.unchanged),
-            "operations equal": found.step_s(found.replay.times(equal(found))),
+            "measured": mean(one.measured_s for one in jobs),
+            "replayed": mean(one.step_s(one.unchanged) for one in jobs),
+            "operations equal": mean(one.step_s(one.replay.times(equal(one))) for one in jobs),
         }
-        for name, their_s in theirs_s.items():
-            off = ours_s[name] / their_s - 1
-            print(f"  {name:<18} theirs {their_s:.4f} s  ours {ours_s[name]:.4f} s  {off:+.2%}")
+        print(f"job {name}: {len(jobs)} steps of {len(jobs[0].traces.ranks)} workers")
+        for what, their_s in theirs_s.items():
+            off = ours_s[what] / their_s - 1
+            print(f"  {what:<18} theirs {their_s:.4f} s  ours {ours_s[what]:.4f} s  {off:+.2%}")
         slowdown = ours_s["replayed"] / ours_s["operations equal"]
-        print(f"  slowdown           theirs {result['blocking_slowdown']:.4f}    ours {slowdown:.4f}")
-        print(f"  identity {found.identity_error:.3%}, unexplained {found.unexplained_share:.1%}")
-        print(f"  no straggler by the median rank: {median}\n")
+        print(
+            f"  slowdown           theirs {result['blocking_slowdown']:.4f}    ours {slowdown:.4f}"
+        )
+        print(
+            f"  worst step: identity {max(one.identity_error for one in jobs):.3%}, "
+            f"unexplained {max(one.unexplained_share for one in jobs):.1%}"
+        )
+        answers = [one.answer(Question(no_straggler=True)) for one in jobs]
+        medians_s = [one.predicted_s for one in answers if not isinstance(one, Unanswered)]
+        print(f"  no straggler, by the median worker: {medians_s and mean(medians_s)} s")
     return 0
 
 
@@ -210,65 +219,68 @@ def equal(found: WhatIf) -> Durations:
     return Durations(work_ns=work_ns, transfer_ns=transfer_ns)
 
 
-def published_job(
-    events: Sequence[Mapping[str, object]], meta: Mapping[str, int]
-) -> TraceSet:
-    """Their operations as the traces of workers: pipeline stages of one replica after the other."""
-    stages = meta["pp_size"]
-    by_rank = defaultdict(list)
-    for event in events:
-        replica, lane = int(event["pid"]), int(event["tid"])
-        stage = lane // (LANES * meta["dp_size"])
-        by_rank[replica * stages + stage].append((event, lane % LANES))
-    return TraceSet(
-        ranks=tuple(worker(rank, own, meta) for rank, own in sorted(by_rank.items()))
-    )
+def published_jobs(table: Any, result: Mapping[str, Any]) -> list[TraceSet]:
+    """Each step of a published job as the traces of its workers."""
+    meta = result["job_meta"]
+    by_step: dict[int, dict[int, list[dict[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    for one in table.to_pylist():
+        by_step[one["step"]][one["dp_rank"] * meta["pp_size"] + one["stage"]].append(one)
+    return [
+        TraceSet(ranks=tuple(worker(rank, own, meta) for rank, own in sorted(by_rank.items())))
+        for by_rank in by_step.values()
+    ]
 
 
-def worker(rank: int, own: list[tuple[Mapping[str, object], int]], meta: Mapping[str, int]) -> RankTrace:
-    stages, world = meta["pp_size"], meta["pp_size"] * meta["dp_size"]
-    own.sort(key=lambda each: float(each[0]["ts"]))
-    names = sorted({str(event["name"]) for event, _ in own})
-    start_ns = np.array([round(1e3 * float(event["ts"])) for event, _ in own])
-    took_ns = np.array([round(1e3 * float(event["dur"])) for event, _ in own])
-    talks, kinds, groups, sequence, activity = [], [], [], [], []
-    steps = np.array([event["args"]["step"] for event, _ in own])
-    for place, (event, _) in enumerate(own):
-        name = str(event["name"])
-        kind = next((kind for word, kind in KINDS.items() if name.endswith(word)), None)
-        activity.append(Activity.COMPUTE if kind is None else Activity.COMMUNICATION)
-        if kind is None:
-            continue
-        talks.append(place)
-        kinds.append(kind)
-        groups.append(group_of(name, rank, stages, world))
-        sequence.append(event["args"]["step"] * 1000 + event["args"]["seq_id"])
-    lanes = [f"{lane}" if kind_lane != 1 else str(event["name"]) for (event, kind_lane), lane in zip(own, (l for _, l in own))]
-    number = {lane: n for n, lane in enumerate(sorted(set(lanes)))}
-    spans = Spans.build(
-        names=names,
-        lanes=[Lane("0", lane) for lane in number],
-        start_ns=start_ns,
-        end_ns=start_ns + took_ns,
-        name_id=[names.index(str(event["name"])) for event, _ in own],
-        lane_id=[number[lane] for lane in lanes],
-        activity=activity,
-    )
+def worker(rank: int, own: list[dict[str, Any]], meta: Mapping[str, int]) -> RankTrace:
+    """The trace of one worker: a stream of compute, and one of each sort of communication."""
+    own.sort(key=lambda one: float(one["start_ts"]))
+    names = sorted({one["optype"] for one in own})
+    kinds = [
+        next((kind for word, kind in KINDS.items() if one["optype"].endswith(word)), None)
+        for one in own
+    ]
+    start_ns = np.array([round(1e9 * one["start_ts"]) for one in own])
+    end_ns = start_ns + np.array([round(1e9 * one["duration"]) for one in own])
+    # Compute begins up to 3 us before the end of what it waits for, as it was recorded.
+    talk = np.array([kind is not None for kind in kinds])
+    end_ns[talk] = np.maximum(end_ns[talk] - CLOCK_NS, start_ns[talk])
+    lanes = [
+        0 if kind is None else 1 + names.index(one["optype"])
+        for one, kind in zip(own, kinds, strict=True)
+    ]
+    talks = [place for place, kind in enumerate(kinds) if kind is not None]
+    steps = np.array([one["step"] for one in own])
     numbers = np.unique(steps)
     windows = StepWindows.plain(
         numbers,
-        np.array([start_ns[steps == n].min() for n in numbers]),
-        np.array([(start_ns + took_ns)[steps == n].max() for n in numbers]),
+        np.array([start_ns[steps == number].min() for number in numbers]),
+        np.array([end_ns[steps == number].max() for number in numbers]),
     )
+    world_size = meta["pp_size"] * meta["dp_size"]
     return RankTrace(
         rank=rank,
-        world_size=world,
+        world_size=world_size,
         backend=None,
         device=Device(name="worker"),
         source="kineto",
-        spans=spans,
+        spans=Spans.build(
+            names=names,
+            lanes=[Lane("0", str(lane)) for lane in range(len(names) + 1)],
+            start_ns=start_ns,
+            end_ns=end_ns,
+            name_id=[names.index(one["optype"]) for one in own],
+            lane_id=lanes,
+            activity=[
+                Activity.COMPUTE if kind is None else Activity.COMMUNICATION for kind in kinds
+            ],
+        ),
         collectives=Collectives.build(
-            span=np.array(talks), kind=kinds, groups=groups, bytes=np.zeros(len(talks)), sequence=sequence
+            span=np.array(talks),
+            kind=[kind for kind in kinds if kind is not None],
+            groups=[
+                group_of(own[place]["optype"], rank, meta["pp_size"], world_size) for place in talks
+            ],
+            bytes=np.zeros(len(talks)),
         ),
         steps=windows,
         host_steps=windows,

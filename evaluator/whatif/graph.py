@@ -141,7 +141,9 @@ class Graph:
         lane_bases = np.cumsum([0, *(len(trace.spans.lanes) for trace in traces.ranks)])
         placed = [
             part.moved(*base)
-            for part, *base in zip(parts, bases[:-1], pause_bases[:-1], lane_bases[:-1], strict=True)
+            for part, *base in zip(
+                parts, bases[:-1], pause_bases[:-1], lane_bases[:-1], strict=True
+            )
         ]
         works = Works.concatenate([part.works for part in placed])
         instance, instances = _joint(traces, matches, works)
@@ -224,9 +226,7 @@ def _steps(trace: RankTrace, start_ns: Nanoseconds, called_ns: Nanoseconds) -> N
     return np.where(called_ns > NEVER, np.append(host.number, UNKNOWN)[window], step)
 
 
-def _with_slacks(
-    works: Works, sends_results: NDArray[np.bool_]
-) -> tuple[Works, Waits]:
+def _with_slacks(works: Works, sends_results: NDArray[np.bool_]) -> tuple[Works, Waits]:
     """Find what binds each work, and how long it took to start after that."""
     start_ns, follows = works.start_ns, works.follows
     previous_ns = np.append(NEVER, works.end_ns[:-1])[: works.count]
@@ -234,7 +234,9 @@ def _with_slacks(
     gap_ns, latency_ns = start_ns - previous_ns, start_ns - works.launched_ns
     usual_gap_ns = _usual_gaps(works.lane, gap_ns, follows)
     known = works.launched_ns > NEVER
-    usual_latency_ns = int(np.quantile(np.maximum(latency_ns[known], 0), 0.01)) if known.any() else 0
+    usual_latency_ns = (
+        int(np.quantile(np.maximum(latency_ns[known], 0), 0.01)) if known.any() else 0
+    )
     explained_ns = np.maximum(previous_ns + usual_gap_ns, works.launched_ns + usual_latency_ns)
     streams = Streams(
         lane=works.lane,
@@ -349,7 +351,9 @@ def _pause_ends(
     return PauseEnds(
         pause=pause,
         work=work,
-        tail_ns=np.where(waited, np.minimum(tail_ns, least_ns[pause]), np.minimum(tail_ns, _TAIL_NS)),
+        tail_ns=np.where(
+            waited, np.minimum(tail_ns, least_ns[pause]), np.minimum(tail_ns, _TAIL_NS)
+        ),
     )
 
 

@@ -87,9 +87,7 @@ class _Walk:
             start_ns = int(self._times.start_ns[work])
             rank = int(self._graph.works.rank[work])
             kind = _OF_ACTIVITY[Activity(int(self._graph.works.activity[work]))]
-            found.append(
-                Piece(kind=kind, rank=rank, start_ns=start_ns, end_ns=end_ns, work=work)
-            )
+            found.append(Piece(kind=kind, rank=rank, start_ns=start_ns, end_ns=end_ns, work=work))
             following, by_host = self._before(work)
             if following is None:
                 end_ns = first_ns if by_host else start_ns
@@ -122,7 +120,9 @@ class _Walk:
         pause = int(works.pause[work])
         shift_ns = times.shift_ns[pause] if pause >= 0 else 0
         launched_ns = works.launched_ns[work]
-        by_host = launched_ns > NEVER and launched_ns + works.latency_ns[work] + shift_ns == start_ns
+        by_host = (
+            launched_ns > NEVER and launched_ns + works.latency_ns[work] + shift_ns == start_ns
+        )
         if not by_host:
             return (work - 1 if self._follows[work] else None), False
         return self._before_pause(pause), True

@@ -23,7 +23,7 @@ from records.errors import StudyError
 
 IDENTITY: Final = 0.01
 """How far the unchanged replay of a step of a rank may be off."""
-UNEXPLAINED: Final = 0.2
+UNEXPLAINED: Final = 0.1
 """The share of the critical path that may be waiting which nothing recorded explains."""
 TIERS: Final[Mapping[str, tuple[Tier, ...]]] = {
     "communication": tuple(Tier),
@@ -327,7 +327,9 @@ class WhatIf:
         whole_ns = np.rint(np.where(self._before_steps, recorded.work_ns, took_ns)).astype(np.int64)
         transfer_ns = recorded.transfer_ns.copy()
         transfer_ns[works.instance[joint]] = whole_ns[joint]
-        return Durations(work_ns=np.where(joint, works.duration_ns, whole_ns), transfer_ns=transfer_ns)
+        return Durations(
+            work_ns=np.where(joint, works.duration_ns, whole_ns), transfer_ns=transfer_ns
+        )
 
     @cached_property
     def _before_steps(self) -> NDArray[np.bool_]:
@@ -337,7 +339,7 @@ class WhatIf:
         """
         works = self.graph.works
         first, _ = self._hulls(works.start_ns, works.end_ns)
-        before = works.start_ns < first[works.rank, 0]
+        before: NDArray[np.bool_] = works.start_ns < first[works.rank, 0]
         joint = works.instance >= 0
         held = np.zeros(self.graph.instances.size, np.bool_)
         held[works.instance[joint & before]] = True
@@ -348,7 +350,7 @@ class WhatIf:
         """The works of a tier or a kind of collective."""
         work, kind, group = self._talk
         if name in KINDS:
-            return work[kind == KINDS[name]]
+            return np.asarray(work[kind == KINDS[name]])
         tiers = self._tier_of_group(self.ranks_per_node)[group]
         if name != "communication" and np.any(tiers == Tier.UNKNOWN):
             raise StudyError(
@@ -360,7 +362,7 @@ class WhatIf:
     def _kernels(self, name: str) -> NDArray[np.bool_]:
         works = self.graph.works
         if name in ACTIVITIES:
-            return works.activity == ACTIVITIES[name]
+            return np.asarray(works.activity == ACTIVITIES[name])
         named = np.array([name in each for each in works.names], np.bool_)
         chosen: NDArray[np.bool_] = named[works.name] & (works.activity == Activity.COMPUTE)
         if not chosen.any():
@@ -374,7 +376,9 @@ class WhatIf:
     def _place(self, rank: int) -> int:
         numbers = [trace.rank for trace in self.traces.ranks]
         if rank not in numbers:
-            raise StudyError(f"rank {rank} left no trace; those that did: {numbers[0]} to {numbers[-1]}")
+            raise StudyError(
+                f"rank {rank} left no trace; those that did: {numbers[0]} to {numbers[-1]}"
+            )
         return numbers.index(rank)
 
     def _slowness(self) -> NDArray[np.float64]:

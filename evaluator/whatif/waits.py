@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.intervals import Nanoseconds
-from evaluator.traces.model import Activity, Table, distinct_rows
+from evaluator.traces.model import Table, distinct_rows
 
 OVERLAP_NS: Final = 1_000
 """How far work may reach into what waits for it: clocks of devices are no finer."""

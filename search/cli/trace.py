@@ -400,7 +400,12 @@ def _write_merged(
         raise StudyError(f"{to} is one of the traces to be merged; give another with -o")
     with replaced(to, force=force) as draft, progress_bar("writing") as update:
         return write_merged(
-            found.traces, draft, LARGE_LIMITS, packed=_is_packed(to), on_rank=update, overlay=overlay
+            found.traces,
+            draft,
+            LARGE_LIMITS,
+            packed=_is_packed(to),
+            on_rank=update,
+            overlay=overlay,
         )
 
 

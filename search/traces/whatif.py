@@ -59,7 +59,9 @@ def read_question(
     slowed = _factors(slow, "--slow")
     wrong = [name for name in slowed if not name.isdecimal()]
     if wrong:
-        raise StudyError(f"--slow {wrong[0]}: {wrong[0]} is no number of a rank; write --slow 2=1.2")
+        raise StudyError(
+            f"--slow {wrong[0]}: {wrong[0]} is no number of a rank; write --slow 2=1.2"
+        )
     latencies = _factors(latency, "--latency")
     unknown = [name for name in latencies if name not in TIERS and name not in KINDS]
     if unknown:

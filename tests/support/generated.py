@@ -1,5 +1,6 @@
 """Made-up jobs of `benchmarks/`, read from the traces that they would leave."""
 
+import subprocess
 import sys
 from functools import lru_cache
 from pathlib import Path
@@ -8,16 +9,16 @@ from tempfile import TemporaryDirectory
 from evaluator.traces.model import TraceSet
 from evaluator.traces.readers.read import read_folder
 
-sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
-
-from generated_events import Style
-from generated_job import Shape
-from generated_traces import generate
+GENERATOR = Path(__file__).parents[2] / "benchmarks" / "generated_traces.py"
 
 
 @lru_cache(maxsize=32)
 def generate_job(**shape: object) -> TraceSet:
     """The traces of a job of this shape; equal shapes are generated once."""
+    words = []
+    for name, value in shape.items():
+        option = f"--{name.replace('_', '-')}"
+        words += [option] if value is True else [option, str(value)]
     with TemporaryDirectory() as folder:
-        generate(Path(folder), Shape(**{k: v for k, v in shape.items()}), Style())  # type: ignore[arg-type]  # whatever a shape may be given
+        subprocess.run([sys.executable, GENERATOR, folder, *words], check=True, capture_output=True)
         return read_folder(Path(folder), use_cache=False)

@@ -115,7 +115,7 @@ def fault(row: Mapping[str, Any]) -> Fault:
 
 def write_landscape(landscape: Landscape, path: Path) -> None:
     """Write the file that `read_landscape` reads, one entry a line."""
-    head = json.loads(to_json(replace(landscape, entries=landscape.entries[:1])))
+    head = json.loads(to_json(landscape))
     del head["entries"]
     words = json.dumps(_without_empty(head), indent=1, ensure_ascii=False).removesuffix("\n}")
     lines = (

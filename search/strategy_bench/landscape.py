@@ -65,13 +65,15 @@ class Entry:
     """One configuration: a sample of the objective for each launch, or how its launches fail.
 
     `estimate` is the seconds that a step should take, by what takes them, as a cost model has it
-    before anything is launched; None where none speaks.
+    before anything is launched; None where none speaks. `peak_memory_bytes` is that of the rank
+    that needs most, where it was measured.
     """
 
     config: Mapping[str, Value]
     samples: tuple[float, ...] = ()
     failure: Fault | None = None
     estimate: Mapping[str, float] | None = None
+    peak_memory_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if bool(self.samples) is (self.failure is not None):
@@ -207,6 +209,10 @@ class Ground:
         """Seconds that a step should take, by what takes them; None where nothing is known."""
         entry = self._entries.get(config)
         return None if entry is None else entry.estimate
+
+    def peak_memory_bytes(self, config: Config) -> int | None:
+        """What a configuration that can be measured needs; None where it was not measured."""
+        return self._entries[config].peak_memory_bytes
 
     def launch(self, config: Config, number: int, seed: int) -> float | Failed:
         """The result of launch `number` of a configuration; the same for every strategy."""

@@ -25,6 +25,29 @@ def test_a_landscape_survives_being_written_and_read(document, landscape_file, t
     assert landscape.entries[0].estimate == {"compute": 1.5}
 
 
+def test_a_landscape_whose_first_entry_failed_survives_being_written_by_the_benchmark(
+    document, landscape_file, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    document["entries"] = document["entries"][2:] + document["entries"][:2]
+    landscape = read_landscape(landscape_file(document))
+    importlib.import_module("measured_landscapes").write_landscape(landscape, tmp_path / "again")
+    assert read_landscape(tmp_path / "again") == landscape
+
+
+def test_unseen_landscapes_are_complete_and_the_same_for_everybody(monkeypatch):
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    unseen = importlib.import_module("unseen_landscapes")
+    for kind in ("kernel", "infeasible", "plateau", "needle"):
+        ground = Ground(unseen.unseen_landscape(kind))
+        assert ground.landscape == unseen.unseen_landscape(kind)
+        assert len(ground.space.feasible) > len(ground.targets(0.05)) > 0
+        assert ground.seed in ground.truths
+    few = Ground(unseen.unseen_landscape("infeasible"))
+    assert len(few.truths) / len(few.space.feasible) == pytest.approx(0.17, abs=0.01)
+    assert unseen.unseen_landscape("needle", 1) != unseen.unseen_landscape("needle", 2)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

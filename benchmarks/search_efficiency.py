@@ -1,40 +1,53 @@
-"""How many trials each search strategy needs on landscapes of which every point is known.
+"""What searches find, and what it takes, on landscapes of which every point is known.
 
-Measured ones (see `measured_landscapes.py`), recorded ones where their folder is, and generated
-ones whose seeds nothing was tuned on (`generated_landscapes.py`). The terms are those of `cclsearch
-bench search`. Told at the end are the ratios of the median trials to a hit of the hybrid strategy
-to those of TPE and of coordinate descent.
+Each search is the one that `cclsearch run` makes, with simulated launches: once with the default
+budget and its stop rules, for what a user gets, and once for `--trials` trials without them, for
+curves. Peers search in the same loop; `gp` needs scikit-learn. The terms are those of `cclsearch
+bench search`.
+
+Tuned on were the measured landscapes, the recorded ones and generated ones with seeds up to 20.
+Nothing was tuned on the generated ones here, nor on any of `unseen_landscapes.py`.
 
     python benchmarks/search_efficiency.py --out results
-    python benchmarks/search_efficiency.py --strategies offline,tpe,coordinate --seeds 50
+    python benchmarks/search_efficiency.py --searches 5 --landscapes 'dense-*,nccl'
+    python benchmarks/search_efficiency.py --strategies offline --runs results/runs.jsonl
+
+Searches in the file of `--runs` are not repeated, so an interrupted benchmark continues; remove the
+lines of a strategy that was changed.
 """
 
 import argparse
+import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import chain, cycle
 from pathlib import Path
+from time import perf_counter
 from typing import Final
 
 from generated_landscapes import generate_landscape
 from recorded_landscapes import recorded_landscapes
+from search_peers import PEERS
+from unseen_landscapes import KINDS, unseen_landscape
 
-from records.codec import to_json
+from records.codec import from_document, to_json
 from records.errors import StudyError
+from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.comparison import (
     MARKS,
     RIVALS,
     Comparison,
     Curve,
     Report,
-    compare,
+    compare_runs,
     comparison_document,
-    strategies_of,
 )
 from search.strategy_bench.landscape import Landscape
-from search.strategy_bench.run import MEASURED, landscapes_of
+from search.strategy_bench.run import MEASURED, Run, Terms, landscapes_of, run_searches
 from search.views.charts import TONES, Panel, Point, Series, xy_chart
+from search.views.format import format_elapsed
 from search.views.svg import ChartAxis, standalone
 from search.views.terminal import print_document
 
@@ -49,57 +62,138 @@ GENERATED = (
     "generated:medium-106-anonymous",
 )
 HYBRID = "offline"
+STRATEGIES = f"{HYBRID},gp,tpe,coordinate,random"
+USUAL_S: Final[Mapping[str, float]] = {HYBRID: 5.0, "gp": 2.5, "coordinate": 2.5}
+"""Seconds of a core for a search of 40 trials and one with the default budget."""
+OTHERS_S: Final = 1.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Trials that search strategies need.")
-    parser.add_argument("--strategies", help="with commas; default all offline ones")
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--trials", type=int, default=40)
-    parser.add_argument("--start", choices=("seed", "random"), default="seed")
+    parser = argparse.ArgumentParser(description="What searches find on known landscapes.")
+    parser.add_argument("--strategies", default=STRATEGIES, help="with commas; %(default)s")
+    parser.add_argument("--landscapes", default="*", help="patterns of names, with commas")
+    parser.add_argument("--searches", type=int, default=20, help="of each strategy on each")
+    parser.add_argument("--trials", type=int, default=40, help="of the searches for curves")
+    parser.add_argument("--start", choices=("seed", "random"), default="random")
     parser.add_argument("--recorded", type=Path, default=RECORDED, help="folder of recorded ones")
+    parser.add_argument("--runs", type=Path, help="searches, continued; default OUT/runs.jsonl")
     parser.add_argument("--out", type=Path, default=Path("search_efficiency"))
     options = parser.parse_args()
-    found = compare(
-        landscapes(options.recorded),
-        strategies_of(options.strategies),
-        seed_count=options.seeds,
-        trial_count=options.trials,
-        reach=0.05,
-        start=options.start,
-        done=tell,
-    )
-    print(file=sys.stderr)
-    print_document(comparison_document(found))
-    report_ratios(found)
     options.out.mkdir(parents=True, exist_ok=True)
+    found = landscapes(options.recorded, options.landscapes.split(","))
+    terms = Terms(
+        seeds=tuple(range(options.searches)),
+        trial_count=options.trials,
+        start=options.start,
+        others=PEERS,
+    )
+    strategies = asked_strategies(options.strategies)
+    kept = Kept(options.runs or options.out / "runs.jsonl", terms)
+    runs = search_all(found, strategies, terms, kept)
+    comparison = compare_runs(found, runs, terms, 0.05)
+    print_document(comparison_document(comparison))
+    report_ratios(comparison)
     document, picture = options.out / "search_benchmark.json", options.out / "search_benchmark.svg"
-    document.write_text(to_json(found, indent=1) + "\n", encoding="utf-8")
-    picture.write_text(standalone(draw(found.reports, reach=found.reach)), encoding="utf-8")
+    document.write_text(to_json(comparison, indent=1) + "\n", encoding="utf-8")
+    drawn = draw(comparison.reports, reach=comparison.reach)
+    picture.write_text(standalone(drawn), encoding="utf-8")
     print(f"written: {document}, {picture}")
 
 
-def landscapes(recorded: Path) -> list[Landscape]:
+def landscapes(recorded: Path, patterns: Sequence[str]) -> list[Landscape]:
+    """Return the landscapes whose names match; generated ones are only made if they do."""
+
+    def is_asked(name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in patterns)
+
     found = [*landscapes_of(MEASURED)]
     try:
         found += recorded_landscapes(recorded)
     except StudyError as error:
         print(f"left out: {error}", file=sys.stderr)
-    return [*found, *map(generate_landscape, GENERATED)]
+    found = [landscape for landscape in found if is_asked(landscape.name)]
+    found += [generate_landscape(name) for name in filter(is_asked, GENERATED)]
+    found += [unseen_landscape(kind) for kind in filter(is_asked, KINDS)]
+    if not found:
+        raise SystemExit(f"--landscapes {','.join(patterns)}: no landscape has such a name")
+    return found
 
 
-def tell(landscape: str, strategy: str, done: int, count: int) -> None:
-    words = f"{done} of {count}: {strategy} on {landscape}"
-    print(f"\r{words:<78}", end="", file=sys.stderr)
+def asked_strategies(words: str) -> tuple[str, ...]:
+    known = [*CHOOSERS, *PEERS]
+    names = tuple(words.split(","))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise SystemExit(f"--strategies {unknown[0]}: known are {', '.join(known)}")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The file of searches that were made, one a line."""
+
+    path: Path
+    terms: Terms
+
+    def read(self) -> Iterator[tuple[str, Run]]:
+        """Yield the landscape and the search of each line that was made on the same terms."""
+        if self.path.exists():
+            for line in self.path.read_text(encoding="utf-8").splitlines():
+                told = json.loads(line)
+                if told["terms"] == self._terms:
+                    yield told["landscape"], from_document(Run, told["run"])
+
+    def append(self, landscape: str, runs: Sequence[Run]) -> None:
+        """Add the searches of a landscape."""
+        with self.path.open("a", encoding="utf-8") as file:
+            for run in runs:
+                line = {"landscape": landscape, "terms": self._terms}
+                file.write(json.dumps({**line, "run": json.loads(to_json(run))}) + "\n")
+
+    @property
+    def _terms(self) -> list[object]:
+        return [self.terms.trial_count, self.terms.start]
+
+
+def search_all(
+    found: Sequence[Landscape], strategies: Sequence[str], terms: Terms, kept: Kept
+) -> Mapping[str, Mapping[str, Sequence[Run]]]:
+    """Make every search that is not in the file, one after the other."""
+    done = {(name, run.strategy, run.seed): run for name, run in kept.read()}
+    missing = [
+        (landscape, strategy, seed)
+        for seed in terms.seeds
+        for landscape in found
+        for strategy in strategies
+        if (landscape.name, strategy, seed) not in done
+    ]
+    usual_s = sum(USUAL_S.get(strategy, OTHERS_S) for _, strategy, _ in missing)
+    about = format_elapsed(usual_s * terms.trial_count / 40)
+    print(f"{len(missing)} searches, about {about} on one core", file=sys.stderr)
+    began = perf_counter()
+    for count, (landscape, strategy, seed) in enumerate(missing):
+        took_s = perf_counter() - began
+        words = f"{count} of {len(missing)} after {took_s:.0f} s: {strategy} on {landscape.name}"
+        print(f"\r{words:<78}", end="", file=sys.stderr)
+        runs = run_searches(landscape, strategy, replace(terms, seeds=(seed,)))
+        kept.append(landscape.name, runs)
+        done[landscape.name, strategy, seed] = runs[0]
+    print(file=sys.stderr)
+    return {
+        landscape.name: {
+            strategy: [done[landscape.name, strategy, seed] for seed in terms.seeds]
+            for strategy in strategies
+        }
+        for landscape in found
+    }
 
 
 def report_ratios(found: Comparison) -> None:
-    print(
-        f"{'median trials to a hit: ' + HYBRID + ' to':<44}" + "".join(f"{r:>14}" for r in RIVALS)
-    )
+    rivals = [name for name in ("gp", *RIVALS) if name in found.strategies]
+    print(f"{'median trials to a hit: ' + HYBRID + ' to':<44}", *(f"{r:>13}" for r in rivals))
     for report in found.reports:
-        words = "".join(f"{ratio_words(report, rival, found.trial_count):>14}" for rival in RIVALS)
-        print(f"  {report.landscape:<42}{words}")
+        words = (f"{ratio_words(report, rival, found.trial_count):>13}" for rival in rivals)
+        print(f"  {report.landscape:<42}", *words)
 
 
 def ratio_words(report: Report, rival: str, trial_count: int) -> str:

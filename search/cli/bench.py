@@ -275,9 +275,9 @@ def search(
 ) -> None:
     """Compare search strategies on landscapes where the value of every configuration is known.
 
-    All strategies start at the same configuration, see only feasible ones and never repeat one. A
-    trial draws one noisy sample; a better-looking challenger and the leader get two more each. The
-    score is the true value of the announced configuration. Nothing is launched.
+    Each search is the one that `run` makes, with its races, its self-test and its final, but its
+    launches are simulated: once with the default budget, and once for all trials whatever the stop
+    rules say. All strategies start at the same configuration and see only feasible ones.
     """
     # Imported here: statistics and plotting take a second to load.
     from search.strategy_bench.comparison import (

@@ -20,9 +20,10 @@ INSTALL: Final = "strategy 'tpe' needs Optuna; install it with: pip install 'ccl
 class TpeChooser(Chooser):
     """Asks Optuna, with all trials added anew each turn: the same history, the same answer.
 
-    A failed launch counts as worse than every measured one. Where the suggestion breaks a
-    constraint or was tried, the nearest feasible untried configuration replaces it. Asking 24 times
-    instead, with each violation reported back, took 20 times as long and needed as many trials.
+    A configuration that failed or broke a limit breaks a constraint of Optuna's, by which it is
+    ranked below every other. Where the suggestion breaks a constraint or was tried, the nearest
+    feasible untried configuration replaces it. Asking 24 times instead, with each violation
+    reported back, took 20 times as long and needed as many trials.
     """
 
     name = "tpe"
@@ -70,14 +71,23 @@ class TpeChooser(Chooser):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # notes on experimental options
             sampler = optuna.samplers.TPESampler(
-                multivariate=True, group=True, n_startup_trials=0, seed=seed
+                multivariate=True,
+                group=True,
+                n_startup_trials=0,
+                seed=seed,
+                constraints_func=lambda _trial: (),  # those below come with their trials
             )
             parzen = optuna.create_study(sampler=sampler)
-            for config, cost in _costs(history).items():
+            for config, (cost, is_barred) in _costs(history).items():
                 places = {name: self._choices[name].index(config[name]) for name in config}
                 used = {name: axes[name] for name in config}
                 parzen.add_trial(
-                    optuna.trial.create_trial(params=places, distributions=used, value=cost)
+                    optuna.trial.create_trial(
+                        params=places,
+                        distributions=used,
+                        value=cost,
+                        system_attrs={"constraints": (float(is_barred),)},
+                    )
                 )
             params = parzen.ask(axes).params
         return Config({name: self._choices[name][place] for name, place in params.items()})
@@ -87,10 +97,14 @@ def _is_ordered(knob: Knob) -> bool:
     return not any(isinstance(choice, bool | str) for choice in knob.choices)
 
 
-def _costs(history: History) -> Mapping[Config, float]:
-    """Return the cost of each launched configuration; failed ones are far above the worst."""
+def _costs(history: History) -> Mapping[Config, tuple[float, bool]]:
+    """Return the cost of each launched configuration, and whether it failed or broke a limit."""
     costs = [history.cost(trial) for trial in history.measured]
     bad = 2 * max(costs) - min(costs)
-    failed = {t.config: bad for t in history if t.config is not None and t.launched}
-    known = {t.config: history.cost(t) for t in history.measured if t.config is not None}
+    failed = {t.config: (bad, True) for t in history if t.config is not None and t.launched}
+    known = {
+        t.config: (history.cost(t), bool(t.score and t.score.broken))
+        for t in history.measured
+        if t.config is not None
+    }
     return {**failed, **known}

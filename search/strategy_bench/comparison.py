@@ -1,13 +1,14 @@
 """Compare strategies on landscapes: statistics and tables.
 
-A hit is the first trial after which the incumbent is within reach of the best. A run without a hit
-is a miss: it counts with all its trials, and ranks behind every hit.
+A hit is the first trial after which a final would announce one within reach of the best. A run
+without a hit is a miss: it counts with all its trials, and ranks behind every hit. An announcement
+is what a search with the default budget ends with.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -19,6 +20,7 @@ from search.strategies.catalog import CHOOSERS
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Done, Run, Start, Terms, run_all
 from search.views.document import (
+    Cell,
     Document,
     Facts,
     Paragraph,
@@ -30,6 +32,10 @@ from search.views.document import (
 
 MARKS: Final = (5, 10, 15, 30)
 """Trials after which success rates are reported."""
+REGRET_MARKS: Final = (10, 20, 40)
+"""Trials after which the regret is shown."""
+USUAL: Final = "offline"
+"""The strategy whose launches others get for the same success."""
 DRAWS: Final = 2000
 CONFIDENCE: Final = 0.95
 Counts: TypeAlias = npt.NDArray[np.float64]
@@ -54,7 +60,18 @@ class Curve:
 
     mean: tuple[float | None, ...]
     low: tuple[float | None, ...]
+    median: tuple[float | None, ...]
     high: tuple[float | None, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announcements:
+    """What searches with the default budget announce: the share within reach, and means."""
+
+    success: float
+    median_regret: float | None
+    trials: float
+    launches: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +95,24 @@ class Summary:
 
     Launches and failures are means per run, up to the hit or to the end of a miss; `launches`
     counts those of races too. `running_time` is the expected number of trials to a hit where a
-    search that misses is begun again, None where none ever hit.
+    search that misses is begun again, None where none ever hit. `same_launches` is the share of
+    searches that would announce one within reach after as many launches as one of `USUAL` takes
+    until it announces; None where that was not searched.
     """
 
     strategy: str
     trials: Quartiles
+    run_count: int
     hit_count: int
     success: Mapping[int, float]
     running_time: float | None
     launches: float
     failures: float
-    thinking_s: float
-    """Seconds for one proposal."""
+    own_s: float
+    """Seconds of a search for each trial, without launches."""
     regret: Curve
+    announced: Announcements
+    same_launches: float | None
     paired: tuple[Paired, ...]
 
 
@@ -99,6 +121,7 @@ class Report:
     """All strategies on one landscape.
 
     `random_trials` is how many draws without replacement meet the first target, on average.
+    Where it `has_estimates`, knobs have a meaning that cclsearch knows.
     """
 
     landscape: str
@@ -109,6 +132,7 @@ class Report:
     measurable_count: int
     target_count: int
     random_trials: float
+    has_estimates: bool
     seed_excess: float | None
     summaries: tuple[Summary, ...]
 
@@ -137,6 +161,7 @@ def report(
         measurable_count=len(ground.truths),
         target_count=targets,
         random_trials=(size + 1) / (targets + 1),
+        has_estimates=any(entry.estimate for entry in ground.landscape.entries),
         seed_excess=ground.excess(ground.seed) if ground.seed in ground.truths else None,
         summaries=tuple(
             summary(
@@ -149,6 +174,8 @@ def report(
                     for rival in rivals
                     if rival in counted and rival != name
                 ),
+                reach=reach,
+                usual=runs.get(USUAL, ()),
             )
             for name, some in runs.items()
         ),
@@ -161,15 +188,18 @@ def summary(
     hits: Sequence[int | None],
     trial_count: int,
     pairs: tuple[Paired, ...],
+    *,
+    reach: float,
+    usual: Sequence[Run] = (),
 ) -> Summary:
     """Sum up the runs of one strategy, whose first hits are given."""
     used = [len(run.steps) if at is None else at for run, at in zip(runs, hits, strict=True)]
     ends = list(zip(runs, used, strict=True))
     hit_count = sum(at is not None for at in hits)
-    proposals = sum(len(run.steps) - 1 for run in runs)
     return Summary(
         strategy=name,
         trials=quartiles(hits),
+        run_count=len(runs),
         hit_count=hit_count,
         success={
             mark: sum(at is not None and at <= mark for at in hits) / len(hits) for mark in MARKS
@@ -177,10 +207,36 @@ def summary(
         running_time=sum(used) / hit_count if hit_count else None,
         launches=fmean(run.steps[end - 1].launch_count for run, end in ends),
         failures=fmean(sum(step.failed for step in run.steps[:end]) for run, end in ends),
-        thinking_s=sum(run.thinking_s for run in runs) / max(proposals, 1),
+        own_s=sum(run.own_s for run in runs) / sum(len(run.steps) for run in runs),
         regret=curve(runs, trial_count),
+        announced=announcements(runs, reach),
+        same_launches=success_with_launches(runs, usual, reach) if usual else None,
         paired=pairs,
     )
+
+
+def announcements(runs: Sequence[Run], reach: float) -> Announcements:
+    """Sum up what searches with the default budget announce."""
+    ends = [run.announced for run in runs]
+    excesses = [math.inf if end.excess is None else end.excess for end in ends]
+    middle = median(excesses)
+    return Announcements(
+        success=fmean(excess <= reach for excess in excesses),
+        median_regret=middle if math.isfinite(middle) else None,
+        trials=fmean(end.trial_count for end in ends),
+        launches=fmean(end.launch_count for end in ends),
+    )
+
+
+def success_with_launches(runs: Sequence[Run], usual: Sequence[Run], reach: float) -> float:
+    """Return the share that would announce one within reach after as many launches as `usual`."""
+    limits = {run.seed: run.announced.launch_count for run in usual}
+    shares = []
+    for run in runs:
+        limit = limits.get(run.seed, 0)
+        ended = [step for step in run.steps if step.launch_count <= limit][-1:]
+        shares.append(any(step.excess is not None and step.excess <= reach for step in ended))
+    return fmean(shares)
 
 
 def hit(run: Run, reach: float) -> int | None:
@@ -193,13 +249,13 @@ def hit(run: Run, reach: float) -> int | None:
     return next(reached, None)
 
 
-def quartiles(hits: Sequence[int | None]) -> Quartiles:
+def quartiles(hits: Sequence[float | None]) -> Quartiles:
     """Quartiles between neighbours; one that takes a miss into account is a miss."""
     low, median, high = (_quantile(hits, share) for share in (0.25, 0.5, 0.75))
     return Quartiles(low=low, median=median, high=high)
 
 
-def _quantile(hits: Sequence[int | None], share: float) -> float | None:
+def _quantile(hits: Sequence[float | None], share: float) -> float | None:
     ordered = sorted(at for at in hits if at is not None)
     place = share * (len(hits) - 1)
     below, above = math.floor(place), math.ceil(place)
@@ -217,11 +273,11 @@ def curve(runs: Sequence[Run], trial_count: int) -> Curve:
         ],
         dtype=np.float64,  # None is NaN
     )
-    mean, low, high = (
+    mean, low, middle, high = (
         tuple(None if math.isnan(value) else value for value in line.tolist())
-        for line in (excess.mean(axis=1), *np.quantile(excess, (0.25, 0.75), axis=1))
+        for line in (excess.mean(axis=1), *np.quantile(excess, (0.25, 0.5, 0.75), axis=1))
     )
-    return Curve(mean=mean, low=low, high=high)
+    return Curve(mean=mean, low=low, median=middle, high=high)
 
 
 def paired(against: str, own: Counts, others: Counts) -> Paired:
@@ -239,15 +295,18 @@ def paired(against: str, own: Counts, others: Counts) -> Paired:
     )
 
 
-BY_MARKS = f"% by {'/'.join(str(mark) for mark in MARKS)}"
 HEADINGS: Final = (
-    "strategy", "trials", "quartiles", "hits", BY_MARKS, "expected", "launches", "failed", "s each",
-)  # fmt: skip
+    *("strategy", "trials", "quartiles", "hits", "% by 5/10/15/30", "regret % at 10/20/40"),
+    *("launches", "failed", "announced", "in launches", "same", "s each"),
+)
 LEGEND: Final = (
-    ("trials", "median number until who leads is within reach; after >, not in that many"),
-    ("expected", "trials to a hit where a search that misses begins again"),
+    ("trials", "median number until a final would announce one within reach; after >, not so soon"),
+    ("regret", "median: how much worse than the best is what a final would announce"),
     ("launches, failed", "mean up to the hit, launches with those of races"),
-    ("s each", "one proposal"),
+    ("announced", "searches with the default budget that announce one within reach, in %"),
+    ("in launches", "mean until then, with self-test, races and final"),
+    ("same", f"within reach after the launches that {USUAL} takes until it announces, in %"),
+    ("s each", "seconds of the search itself for each trial"),
 )
 
 
@@ -262,6 +321,8 @@ def comparison_document(found: "Comparison") -> Document:
         )
         for report in found.reports
     ]
+    if len(found.reports) > 1:
+        sections.append(_overall(found))
     legend = Section(name="legend", heading="Columns", lead="", blocks=(Facts(lines=LEGEND),))
     title = f"Trials until within {found.reach:.0%} of the best, {found.seed_count} searches each"
     return Document(title=title, lead="", sections=(*sections, legend))
@@ -299,14 +360,63 @@ def _table(report: Report, found: "Comparison") -> Table:
             number(each.trials.low, f"{words(each.trials.low)}-{words(each.trials.high)}"),
             number(each.hit_count, f"{each.hit_count}/{found.seed_count}"),
             number(None, "/".join(f"{100 * each.success[mark]:.0f}" for mark in MARKS)),
-            number(each.running_time, f"{each.running_time:.1f}" if each.running_time else "never"),
+            number(None, regret_words(each.regret)),
             number(each.launches, f"{each.launches:.1f}"),
             number(each.failures, f"{each.failures:.1f}"),
-            number(each.thinking_s, f"{each.thinking_s:.2f}"),
+            _percent(each.announced.success),
+            number(each.announced.launches, f"{each.announced.launches:.1f}"),
+            _percent(each.same_launches),
+            number(each.own_s, f"{each.own_s:.2f}"),
         )
         for each in report.summaries
     ]
     return Table(about="", headings=HEADINGS, rows=tuple(rows))
+
+
+def regret_words(curve: Curve) -> str:
+    """Median regret at the marks in percent; - while some search had measured nothing."""
+    found = (curve.median[mark - 1] if mark <= len(curve.median) else None for mark in REGRET_MARKS)
+    return "/".join("-" if each is None else f"{100 * each:.3g}" for each in found)
+
+
+def _percent(share: float | None) -> Cell:
+    return number(share, "-" if share is None else f"{100 * share:.0f}")
+
+
+def _overall(found: "Comparison") -> Section:
+    """Every landscape counts alike."""
+    known = tuple(report for report in found.reports if report.has_estimates)
+    groups = [(f"all {len(found.reports)} landscapes", found.reports)]
+    if 0 < len(known) < len(found.reports):
+        groups.append((f"the {len(known)} whose knobs have a meaning", known))
+    rows = [
+        TableRow.of(words, strategy, *_means(reports, place))
+        for words, reports in groups
+        for place, strategy in enumerate(found.strategies)
+    ]
+    headings = (
+        *("landscapes", "strategy", "hits %", "trials", "announced", "trials by default"),
+        *("in launches", "same"),
+    )
+    table = Table(about="", headings=headings, rows=tuple(rows))
+    return Section(name="all", heading="Over all landscapes", lead="", blocks=(table,))
+
+
+def _means(reports: Sequence[Report], place: int) -> Iterator[Cell]:
+    """Means over landscapes; of trials to a hit, the median of medians."""
+    each = [report.summaries[place] for report in reports]
+    runs = [summary.hit_count / summary.run_count for summary in each]
+    medians = quartiles([None if s.trials.median is None else s.trials.median for s in each]).median
+    yield _percent(fmean(runs))
+    yield number(medians, "a miss" if medians is None else f"{medians:g}")
+    yield _percent(fmean(summary.announced.success for summary in each))
+    for mean in (
+        fmean(summary.announced.trials for summary in each),
+        fmean(summary.announced.launches for summary in each),
+    ):
+        yield number(mean, f"{mean:.1f}")
+    same = [s.same_launches for s in each if s.same_launches is not None]
+    yield _percent(fmean(same) if same else None)
 
 
 RIVALS: Final = ("tpe", "coordinate")
@@ -336,19 +446,33 @@ def compare(
     done: Done = lambda *_: None,
 ) -> Comparison:
     """Search every landscape with every strategy from every seed."""
-    grounds = [Ground(landscape) for landscape in landscapes]
-    seeds = tuple(range(seed_count))
-    terms = Terms(seeds=seeds, trial_count=trial_count, start=start)
+    terms = Terms(seeds=tuple(range(seed_count)), trial_count=trial_count, start=start)
     runs = run_all(landscapes, strategies, terms, done=done)
+    return compare_runs(landscapes, runs, terms, reach)
+
+
+def compare_runs(
+    landscapes: Sequence[Landscape],
+    runs: Mapping[str, Mapping[str, Sequence[Run]]],
+    terms: Terms,
+    reach: float,
+) -> Comparison:
+    """Sum up the runs of these landscapes, by landscape and strategy."""
     return Comparison(
-        strategies=tuple(strategies),
-        seed_count=seed_count,
-        trial_count=trial_count,
+        strategies=tuple(runs[landscapes[0].name]),
+        seed_count=len(terms.seeds),
+        trial_count=terms.trial_count,
         reach=reach,
-        start=start,
+        start=terms.start,
         reports=tuple(
-            report(ground, runs[ground.name], reach=reach, trial_count=trial_count, rivals=RIVALS)
-            for ground in grounds
+            report(
+                Ground(landscape),
+                runs[landscape.name],
+                reach=reach,
+                trial_count=terms.trial_count,
+                rivals=RIVALS,
+            )
+            for landscape in landscapes
         ),
     )
 

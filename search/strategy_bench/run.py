@@ -1,7 +1,6 @@
 """Run every strategy on every landscape from every seed, in parallel processes."""
 
 import os
-import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -13,191 +12,107 @@ from time import perf_counter
 from typing import Final, Literal, TypeAlias
 
 from records.errors import StudyError
-from records.study import Study
-from records.trial import (
-    Config,
-    Failed,
-    History,
-    Measured,
-    Measurement,
-    MetricValue,
-    Policy,
-    Score,
-    Trial,
-)
+from records.study import Budget
+from records.trial import Config, Failed
 from search import settings
-from search.loop.races import config_of
-from search.strategies.base import Choice
-from search.strategies.catalog import chooser_named
+from search.strategies.base import Chooser
 from search.strategy_bench.landscape import Ground, Landscape, read_landscape, study_landscape
-
-RACE_SAMPLES = 2
-"""Further launches of the challenger and of the incumbent that a race takes each."""
-FINALISTS, FINAL_SAMPLES = 4, 4
-"""Configurations that a search repeats before it announces the best, and launches of each."""
-FIRST_FINAL = 1_000_000
-"""Launches of finals are numbered from here: they do not count as the search's."""
-Choose: TypeAlias = Callable[[Study, History], Choice | None]
-"""Returns the next configuration of a search; None when everything was tried."""
-WHEN = "2026-01-01T00:00:00.000+00:00"
+from search.strategy_bench.simulated import simulate, simulated_study, winners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """The state of a search after one trial.
+    """The state of a search after one trial and its race.
 
-    `excess` is how much worse than the best the one truly is that a search would announce if it
-    ended here, None while nothing was measured; `launch_count` is that of all launches so far,
-    those of races too, but not those of the final.
+    `excess` is how much worse than the best the one truly is that a final would announce now, None
+    while nothing was measured; `launch_count` is that of all launches so far, those of the
+    self-test and of races too, but not of that final.
     """
 
-    config: Config
+    config: Config | None
     failed: bool
     excess: float | None
     launch_count: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Announced:
+    """What `cclsearch run` announces within its default budget, and what it took.
+
+    `excess` is how much worse than the best it truly is, None where nothing was measured.
+    """
+
+    excess: float | None
+    trial_count: int
+    launch_count: int
+    failure_count: int
+    stop_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One search of one strategy from one random seed."""
+    """Two searches of one strategy from one random seed.
+
+    The `steps` are those of one that no stop rule ends; `announced` is the result of one with the
+    default budget.
+    """
 
     strategy: str
     seed: int
     steps: tuple[Step, ...]
-    thinking_s: float
-    """Seconds of choosing, over all proposals."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Search:
-    """A search under way: the samples of each trial, and the history as choosers see it."""
-
-    ground: Ground
-    study: Study
-    seed: int
-    samples: dict[int, list[float]] = field(default_factory=dict)
-    launches: dict[Config, int] = field(default_factory=lambda: defaultdict(int))
-    history: History = field(default_factory=History)
-
-    def launch(self, config: Config) -> float | Failed:
-        number = self.launches[config]
-        self.launches[config] += 1
-        return self.ground.launch(config, number, self.seed)
-
-    def try_out(self, config: Config) -> Step:
-        ordinal = len(self.history)
-        outcome = self.launch(config)
-        incumbent = self.history.best
-        self.history = self.history.append(trial(self.ground, ordinal, config, outcome))
-        if not isinstance(outcome, Failed):
-            self.samples[ordinal] = [outcome]
-            if incumbent is None:
-                self.history = replace(self.history, incumbent=ordinal)
-            elif self.cost(ordinal) < self.cost(incumbent.ordinal):
-                self.race(ordinal, incumbent.ordinal)
-        winner = self.winner()
-        return Step(
-            config=config,
-            failed=isinstance(outcome, Failed),
-            excess=None if winner is None else self.ground.excess(winner),
-            launch_count=sum(self.launches.values()),
-        )
-
-    def race(self, challenger: int, incumbent: int) -> None:
-        """Launch both again; the lower mean of all samples leads."""
-        for ordinal in (challenger, incumbent):
-            config = config_of(self.history.trials[ordinal])
-            more = [self.launch(config) for _ in range(RACE_SAMPLES)]
-            self.samples[ordinal] += [value for value in more if not isinstance(value, Failed)]
-        leads = min(incumbent, challenger, key=self.cost)
-        costs = {ordinal: self.cost(ordinal) for ordinal in (challenger, incumbent)}
-        self.history = replace(self.history, costs={**self.history.costs, **costs}, incumbent=leads)
-
-    def winner(self) -> Config | None:
-        """What would be announced now: the best of a few, by separate launches."""
-        finalists = [config_of(each) for each in self.history.ranked[:FINALISTS]]
-        return min(finalists, key=self.final_cost, default=None)
-
-    def final_cost(self, config: Config) -> float:
-        numbers = range(FIRST_FINAL, FIRST_FINAL + FINAL_SAMPLES)
-        values = [self.ground.launch(config, number, self.seed) for number in numbers]
-        return self.ground.cost(statistics.fmean(v for v in values if not isinstance(v, Failed)))
-
-    def cost(self, ordinal: int) -> float:
-        return self.ground.cost(statistics.fmean(self.samples[ordinal]))
+    announced: Announced
+    own_s: float
+    """Seconds of the longer search itself, without launches."""
 
 
 def search(
     ground: Ground,
     strategy: str,
-    choose: Choose,
     seed: int,
     trial_count: int,
+    *,
     start: Config | None = None,
+    chooser: Chooser | None = None,
 ) -> Run:
-    """Search from `start`, else the landscape's seed, until all or `trial_count` are tried."""
-    study = replace(
-        ground.study, random_seed=seed, budget=replace(ground.study.budget, trials=trial_count)
+    """Search from `start`, else the landscape's seed, for `trial_count` trials and by default.
+
+    A `chooser` is not among the strategies of cclsearch.
+    """
+    study = simulated_study(ground, strategy if chooser is None else OTHER, seed)
+    start = start or ground.seed
+    began = perf_counter()
+    unstopped = Budget(trials=trial_count, patience=trial_count, max_failures=trial_count)
+    found = simulate(ground, replace(study, budget=unstopped), start, chooser)
+    own_s = perf_counter() - began
+    steps = tuple(
+        Step(
+            config=trial.config,
+            failed=isinstance(trial.outcome, Failed),
+            excess=None if winner is None else ground.excess(winner),
+            launch_count=launch_count,
+        )
+        for trial, (winner, launch_count) in zip(
+            found.trials, winners(found, study, ground), strict=True
+        )
     )
-    state = _Search(ground=ground, study=study, seed=seed)
-    steps = [state.try_out(start or ground.seed)]
-    thinking_s = 0.0
-    while len(steps) < trial_count:
-        began = perf_counter()
-        choice = choose(study, state.history)
-        thinking_s += perf_counter() - began
-        if choice is None:
-            break
-        if choice.config in state.launches or choice.config not in ground.space.recorded:
-            raise ValueError(f"{strategy} chose {choice.config}, which it may not")
-        steps.append(state.try_out(choice.config))
-    return Run(strategy=strategy, seed=seed, steps=tuple(steps), thinking_s=thinking_s)
-
-
-def trial(ground: Ground, ordinal: int, config: Config, outcome: float | Failed) -> Trial:
-    """A trial as choosers see it: of a measured one the objective is known, and no breakdown."""
-    score = None
-    if not isinstance(outcome, Failed):
-        unit = ground.landscape.unit
-        score = Score(cost=ground.cost(outcome), value=outcome, unit=unit)
-    return Trial(
-        ordinal=ordinal,
-        policy=Policy(source="", author="benchmark"),
-        config=config,
-        outcome=outcome if isinstance(outcome, Failed) else _measured(ground, outcome),
-        score=score,
-        started_at=WHEN,
-        ended_at=WHEN,
-    )
-
-
-def _measured(ground: Ground, value: float) -> Measured:
-    objective = ground.landscape.objective
-    in_seconds = ground.landscape.unit == "s"
-    return Measured(
-        measurement=Measurement(
-            step_times_s=((value,),) if in_seconds else (),
-            warmup_times_s=(),
-            losses=(),
-            tokens_per_step=ground.landscape.workload.tokens_per_step,
-            peak_memory_bytes=(),
-            wall_s=0.0,
-            device=ground.landscape.environment.device,
-            torch_version=None,
+    ended = simulate(ground, study, start, chooser)
+    return Run(
+        strategy=strategy,
+        seed=seed,
+        steps=steps,
+        announced=Announced(
+            excess=None if ended.winner is None else ground.excess(ended.winner),
+            trial_count=len(ended.trials),
+            launch_count=ended.launch_count,
+            failure_count=sum(isinstance(trial.outcome, Failed) for trial in ended.trials),
+            stop_reason=ended.result.stop_reason,
         ),
-        metrics=(
-            MetricValue(
-                name=objective.expression,
-                value=value,
-                unit=ground.landscape.unit,
-                better="lower" if ground.lower_is_better else "higher",
-                version=1,
-            ),
-        ),
-        breakdown=None,
+        own_s=own_s,
     )
 
 
+OTHER: Final = "grid"
+"""Recorded as the strategy of a search whose chooser is none of cclsearch."""
 STORED: Final = "study:"
 MEASURED: Final = ("builtin-cpu", "mpi-all-reduce")
 """The landscapes that come with cclsearch."""
@@ -238,7 +153,7 @@ TASKS_A_PROCESS = 4
 Done: TypeAlias = Callable[[str, str, int, int], None]
 """Receives a landscape and a strategy, and how many of all tasks are done."""
 Start: TypeAlias = Literal["seed", "random"]
-"""Where searches begin: at the landscape's seed, or at a point that the random seed draws."""
+"""Where searches begin: at the landscape's seed, or at a random configuration that runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,6 +163,8 @@ class Terms:
     seeds: tuple[int, ...]
     trial_count: int
     start: Start = "seed"
+    others: Mapping[str, type[Chooser]] = field(default_factory=dict)
+    """Choosers in addition to the strategies of cclsearch, by name."""
 
 
 def run_all(
@@ -297,9 +214,17 @@ def _ended(
 def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run, ...]:
     """One run of a strategy on a landscape from each seed."""
     ground = Ground(landscape)
-    choose = chooser_named(strategy, ground.space, ground.estimate).choose
+    other = terms.others.get(strategy)
+    chooser = other(ground.space, ground.estimate) if other is not None else None
     return tuple(
-        search(ground, strategy, choose, seed, terms.trial_count, _start(ground, seed, terms.start))
+        search(
+            ground,
+            strategy,
+            seed,
+            terms.trial_count,
+            start=_start(ground, seed, terms.start),
+            chooser=chooser,
+        )
         for seed in terms.seeds
     )
 
@@ -307,4 +232,4 @@ def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run
 def _start(ground: Ground, seed: int, start: Start) -> Config:
     if start == "seed":
         return ground.seed
-    return Random(f"start/{seed}").choice(ground.space.feasible)
+    return Random(f"start/{seed}").choice([*ground.truths])

@@ -9,23 +9,28 @@ import pytest
 from records.trial import Config
 from search.strategy_bench.comparison import (
     Quartiles,
+    announcements,
     curve,
     hit,
     paired,
     quartiles,
     report,
+    success_with_launches,
     summary,
 )
-from search.strategy_bench.run import Run, Step
+from search.strategy_bench.run import Announced, Run, Step
 
 
-def run(*excesses, seed=0, thinking_s=0.0):
-    """A run whose incumbent was so much worse than the best; every third trial failed."""
+def run(*excesses, seed=0, own_s=0.0, announced=0.0):
+    """A run whose leader was so much worse than the best; every third trial failed."""
     steps = tuple(
         Step(config=Config({"n": n}), failed=n % 3 == 2, excess=excess, launch_count=2 * n + 1)
         for n, excess in enumerate(excesses)
     )
-    return Run(strategy="x", seed=seed, steps=steps, thinking_s=thinking_s)
+    ended = Announced(
+        excess=announced, trial_count=2, launch_count=4, failure_count=0, stop_reason="enough"
+    )
+    return Run(strategy="x", seed=seed, steps=steps, announced=ended, own_s=own_s)
 
 
 def test_a_hit_is_the_first_trial_within_reach_counted_from_one():
@@ -51,27 +56,27 @@ def test_a_quartile_that_takes_a_miss_into_account_is_a_miss(hits, expected):
 
 def test_a_summary_counts_misses_with_all_their_trials():
     runs = [
-        run(1.0, 0.5, 0.02, 0.02, thinking_s=0.3),
-        run(1.0, 1.0, 1.0, 0.5, thinking_s=0.6),
+        run(1.0, 0.5, 0.02, 0.02, own_s=0.3),
+        run(1.0, 1.0, 1.0, 0.5, own_s=0.6),
         run(0.01, 0.0, seed=2),
     ]
-    found = summary("x", runs, [3, None, 1], 4, ())
+    found = summary("x", runs, [3, None, 1], 4, (), reach=0.05)
     assert found.hit_count == 2
     assert found.success == {5: 2 / 3, 10: 2 / 3, 15: 2 / 3, 30: 2 / 3}
     assert found.running_time == (3 + 4 + 1) / 2
     assert found.launches == pytest.approx((5 + 7 + 1) / 3)
     assert found.failures == pytest.approx((1 + 1 + 0) / 3)
-    assert found.thinking_s == pytest.approx(0.9 / 7)
+    assert found.own_s == pytest.approx(0.9 / 10)
 
 
 def test_success_at_a_mark_counts_hits_up_to_it():
     runs = [run(*[1.0] * (at - 1), 0.0) for at in (5, 6, 15, 31)]
-    found = summary("x", runs, [5, 6, 15, 31], 40, ())
+    found = summary("x", runs, [5, 6, 15, 31], 40, (), reach=0.05)
     assert found.success == {5: 0.25, 10: 0.5, 15: 0.75, 30: 0.75}
 
 
 def test_without_any_hit_there_is_no_running_time():
-    assert summary("x", [run(1.0, 1.0)], [None], 2, ()).running_time is None
+    assert summary("x", [run(1.0, 1.0)], [None], 2, (), reach=0.05).running_time is None
 
 
 def test_regret_is_unknown_until_every_run_measured_something_and_then_stays():
@@ -79,6 +84,21 @@ def test_regret_is_unknown_until_every_run_measured_something_and_then_stays():
     assert found.mean == (None, 0.8, pytest.approx(0.4), pytest.approx(0.4))
     assert found.low == (None, 0.7, pytest.approx(0.3), pytest.approx(0.3))
     assert found.high == (None, 0.9, pytest.approx(0.5), pytest.approx(0.5))
+    assert found.median == found.mean
+
+
+def test_announcements_count_those_within_reach_and_what_never_ran_is_infinitely_far():
+    runs = [run(1.0, announced=excess) for excess in (0.0, 0.05, 0.3, None)]
+    found = announcements(runs, 0.05)
+    assert found.success == 0.5
+    assert found.median_regret == pytest.approx(0.175)
+    assert announcements([run(1.0, announced=None)], 0.05).median_regret is None
+
+
+def test_success_with_the_same_launches_stops_where_the_usual_strategy_announced():
+    usual = [run(0.0), run(0.0, seed=1)]  # each announced after four launches
+    late, early = run(1.0, 1.0, 0.0), run(1.0, 0.0, seed=1)  # leads after five, after three
+    assert success_with_launches([late, early], usual, 0.05) == 0.5
 
 
 def test_pairs_that_all_differ_alike_have_a_narrow_interval_and_a_small_p_value():

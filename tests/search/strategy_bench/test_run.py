@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from records.study import Budget
 from records.trial import Config, Failed
 from search.strategies.base import Choice
 from search.strategies.catalog import CHOOSERS
@@ -49,23 +50,28 @@ def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(str
         assert set(configs) <= set(ground.space.feasible)
 
 
-def test_a_strategy_that_repeats_a_launch_is_caught(ground):
-    with pytest.raises(ValueError, match="listed chose tp=1, which it may not"):
-        search(ground, "listed", Listed(TP1).choose, 0, 5)
+def listed(ground, *configs, seed=0):
+    chooser = Listed(*configs)
+    return search(ground, "listed", seed, 8, chooser=chooser), chooser
+
+
+def test_a_strategy_that_repeats_a_launch_has_a_duplicate_and_no_further_launch(ground):
+    run, _ = listed(ground, TP1)
+    assert [step.failed for step in run.steps] == [False, True]
+    assert run.steps[0].launch_count == run.steps[1].launch_count
 
 
 def test_a_search_ends_when_its_strategy_has_nothing_left(ground):
-    run = search(ground, "listed", Listed(TP2, TP4).choose, 0, 40)
+    run, _ = listed(ground, TP2, TP4)
     assert [step.config for step in run.steps] == [TP1, TP2, TP4]
+    assert run.announced.stop_reason == "every feasible configuration was tried"
 
 
-def test_a_challenger_that_looks_better_is_raced_and_both_get_two_more_launches(ground):
-    chooser = Listed(TP2, TP2_PLAIN, TP4)
-    run = search(ground, "listed", chooser.choose, 0, 40)
-    assert [step.launch_count for step in run.steps] == [1, 6, 7, 12]
+def test_launches_are_those_of_the_self_test_and_of_races_too(ground):
+    run, chooser = listed(ground, TP2, TP2_PLAIN, TP4)
+    assert [step.launch_count for step in run.steps] == [5, 10, 11, 16]
     assert [step.failed for step in run.steps] == [False, False, True, False]
     last = chooser.seen[-1]
-    assert last.incumbent == 3
     assert [last.cost(last.trials[n]) for n in (1, 3)] == pytest.approx([1.04, 1.0])
     assert isinstance(last.trials[2].outcome, Failed)
 
@@ -78,16 +84,29 @@ def test_who_was_lucky_once_does_not_lead_after_the_race(ground):
     unfair = Ground(replace(ground.landscape, entries=entries))
     # Of the seeds that draw the lucky sample first, each draws slow ones when it is raced.
     lucky = [n for n in range(40) if unfair.launch(TP4, 0, n) == 0.9]
-    steps = [search(unfair, "listed", Listed(TP4).choose, n, 40).steps[-1] for n in lucky]
+    ends = [listed(unfair, TP4, seed=n)[0].steps[-1] for n in lucky]
     assert lucky
-    assert {step.excess for step in steps} == {0.0}
-    assert {step.launch_count for step in steps} == {6}
+    assert {step.excess for step in ends} == {0.0}
 
 
 def test_nothing_leads_while_everything_failed(ground):
     landscape = replace(ground.landscape, seed=TP2_PLAIN.values)
-    steps = search(Ground(landscape), "listed", Listed(TP4).choose, 0, 40).steps
-    assert [step.excess for step in steps] == [None, 0.0]
+    run, _ = listed(Ground(landscape), TP4)
+    assert [step.excess for step in run.steps] == [None, 0.0]
+
+
+def test_what_is_announced_is_that_of_a_search_with_the_default_budget(small):
+    ground, usual = Ground(small), Budget()
+    run = search(ground, "grid", 0, 2 * usual.trials)
+    assert len(run.steps) == 2 * usual.trials
+    assert run.announced.trial_count <= usual.trials
+    assert run.announced.launch_count > run.steps[run.announced.trial_count - 1].launch_count
+
+
+def test_a_launch_reports_the_peak_memory_that_the_landscape_has(ground):
+    entries = [replace(each, peak_memory_bytes=9) for each in ground.landscape.entries]
+    _, chooser = listed(Ground(replace(ground.landscape, entries=tuple(entries))), TP4)
+    assert chooser.seen[0].trials[0].outcome.measurement.peak_memory_bytes == (9,)
 
 
 def test_the_same_seed_gives_the_same_search_and_all_begin_elsewhere_alike(small):

@@ -5,11 +5,11 @@ the job runs, and then sends the reduced traces of its eight ranks, whose stragg
 searching side is a process of its own with the launcher and the readers of the product: seconds
 until all agents are connected, from the request until all have begun, and from the end of the job
 until its files are here; then reading the traces and every metric. Bytes are those received,
-memory is the most that the searching process had. `reduce` is what one node does with traces as
-PyTorch's profiler writes them.
+memory is the most that the searching process had. The last line is what one node does with
+traces as PyTorch's profiler writes them.
 
     python benchmarks/cluster_scale.py
-    python benchmarks/cluster_scale.py --nodes 1024 --json
+    python benchmarks/cluster_scale.py --nodes 64 1024 --json
 """
 
 import argparse
@@ -25,7 +25,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -51,12 +51,13 @@ from evaluator.traces.readers.files import STANDARD_LIMITS
 from evaluator.traces.readers.read import read_folder
 from records.study import Cluster
 
-NODE_COUNTS = (64, 256, 1024)
+NODE_COUNTS = (64, 256, 1024, 1250)
 JOB_S = 10.0
 BEAT_S = 0.5
 STRAGGLER = 11
 PIECE_BYTES = 1 << 20
 MB = 1e6
+WIDTH = 14
 EVENTS_OF_RANK = 100_000
 
 
@@ -78,12 +79,16 @@ class Simulated:
         return {}
 
     def submit(self, request: AgentRequest) -> str:
-        """Start the process that plays the nodes."""
+        """Start the process that plays the nodes, once it has made what they will send."""
         meeting = next(text for name, text in request.files.items() if name == request.command[-1])
         self._process = subprocess.Popen(
-            [sys.executable, __file__, "play", str(self._job.node_count)], stdin=subprocess.PIPE
+            [sys.executable, __file__, "play", str(self._job.node_count)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdout.readline()
         self._process.stdin.write(meeting)
         self._process.stdin.close()
         return request.name
@@ -151,8 +156,10 @@ class PlayedNode:
 def play(node_count: int) -> None:
     """Play the agents of all nodes; the meeting comes in at standard input."""
     raise_file_limit()
-    meeting = Meeting.of(sys.stdin.read())
     job = MadeJob(node_count=node_count, straggler=STRAGGLER)
+    files = [packed(job, number) for number in range(node_count)]
+    print("ready", flush=True)
+    meeting = Meeting.of(sys.stdin.read())
     version = sha256(agent_zip()).hexdigest()
     nodes = []
     with selectors.DefaultSelector() as selector:
@@ -162,7 +169,6 @@ def play(node_count: int) -> None:
                 "name": meeting.name,
                 "node": f"n{number}",
                 "address": channel.own_address,
-                "interface": None,
                 "version": version,
                 "python": "3.12",
                 "core_count": 64,
@@ -174,7 +180,7 @@ def play(node_count: int) -> None:
             node = PlayedNode(
                 number=number,
                 channel=channel,
-                files=packed(job, number),
+                files=files[number],
                 ranks=range(first, first + job.ranks_per_node),
             )
             nodes.append(node)
@@ -213,10 +219,38 @@ def own_cpu_s() -> float:
     return spent.user + spent.system
 
 
-def search(node_count: int) -> dict[str, float]:
-    """Be the searching side of one launch; gives what it took."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchCost:
+    """What one launch took on the searching side; the seconds of the job itself do not count."""
+
+    nodes: int
+    ranks: int
+    connect_s: float
+    launch_s: float
+    """From the request until the files of all nodes are here."""
+    launch_cpu_s: float
+    received_mb: float
+    launch_peak_mb: float
+    read_s: float
+    measure_s: float
+    peak_mb: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReductionCost:
+    """What a node took to reduce the traces of its ranks."""
+
+    traces: int
+    before_mb: float
+    after_mb: float
+    wall_s: float
+    cpu_s: float
+    peak_mb: float
+
+
+def search(node_count: int) -> SearchCost:
+    """Be the searching side of one launch; return what it took."""
     made = MadeJob(node_count=node_count, straggler=STRAGGLER)
-    told: dict[str, float] = {"nodes": node_count, "ranks": made.world_size}
     with tempfile.TemporaryDirectory() as root:
         allocation = Allocation(
             Simulated(made),
@@ -229,32 +263,41 @@ def search(node_count: int) -> dict[str, float]:
         workdir = Path(root, "job")
         workdir.mkdir()
         job = Job(argv=("true",), world_size=made.world_size, files={}, timeout_s=600.0)
-        began_s = time.monotonic()
+        allocation.begin()
+        asked_s = time.monotonic()
         allocation.agents(Event(), lambda _phase: None)
-        told["connect_s"] = time.monotonic() - began_s
-        began_s, cpu_s = time.monotonic(), own_cpu_s()
+        connected_s, cpu_s = time.monotonic(), own_cpu_s()
         result = launcher.run(job, workdir, lambda _phase: None)
+        ended_s, cpu_s = time.monotonic(), own_cpu_s() - cpu_s
         assert result.reason == "finished", result
-        told["launch_and_files_s"] = time.monotonic() - began_s - JOB_S
-        told["launch_cpu_s"] = own_cpu_s() - cpu_s
-        told["received_mb"] = sum(path.stat().st_size for path in workdir.iterdir()) / MB
-        told["launch_peak_mb"] = own_peak_mb()
+        received = sum(path.stat().st_size for path in workdir.iterdir())
+        launch_peak_mb = own_peak_mb()
         allocation.close()
-        began_s = time.monotonic()
+        closed_s = time.monotonic()
         traces = read_folder(workdir, limits=STANDARD_LIMITS, use_cache=False)
-        told["read_s"] = time.monotonic() - began_s
-        began_s, evidence = time.monotonic(), Evidence(traces=traces)
-        told["metrics"] = len(measure_all(evidence).values)
+        read_s = time.monotonic()
+        evidence = Evidence(traces=traces)
+        assert measure_all(evidence).values
         found = diagnose(evidence)
-        told["measure_s"] = time.monotonic() - began_s
-        told["peak_mb"] = own_peak_mb()
-        assert found is not None
-        assert found.straggler == STRAGGLER, found.straggler
-    return told
+        measured_s = time.monotonic()
+    assert found is not None
+    assert found.straggler == STRAGGLER, found.straggler
+    return SearchCost(
+        nodes=node_count,
+        ranks=made.world_size,
+        connect_s=connected_s - asked_s,
+        launch_s=ended_s - connected_s - JOB_S,
+        launch_cpu_s=cpu_s,
+        received_mb=received / MB,
+        launch_peak_mb=launch_peak_mb,
+        read_s=read_s - closed_s,
+        measure_s=measured_s - read_s,
+        peak_mb=own_peak_mb(),
+    )
 
 
-def reduce() -> dict[str, float]:
-    """Reduce what a profiler writes of one node; gives what it took."""
+def reduce() -> ReductionCost:
+    """Reduce what a profiler writes of one node; return what it took."""
     shape = Shape(ranks=8, world=8)
     shape = replace(shape, steps=steps_for(shape, EVENTS_OF_RANK))
     with tempfile.TemporaryDirectory() as folder:
@@ -266,14 +309,14 @@ def reduce() -> dict[str, float]:
             ]
         )
     done = json.loads(cost.output)
-    return {
-        "reduced": done["reduced_count"],
-        "before_mb": done["bytes_before"] / MB,
-        "after_mb": done["bytes_after"] / MB,
-        "cpu_s": cost.cpu_s,
-        "wall_s": cost.wall_s,
-        "peak_mb": cost.peak_bytes / MB,
-    }
+    return ReductionCost(
+        traces=done["reduced_count"],
+        before_mb=done["bytes_before"] / MB,
+        after_mb=done["bytes_after"] / MB,
+        wall_s=cost.wall_s,
+        cpu_s=cost.cpu_s,
+        peak_mb=cost.peak_bytes / MB,
+    )
 
 
 def main() -> None:
@@ -281,9 +324,9 @@ def main() -> None:
         case ["play"]:
             play(int(sys.argv[2]))
         case ["search"]:
-            print(json.dumps(search(int(sys.argv[2]))))
+            print(json.dumps(asdict(search(int(sys.argv[2])))))
         case ["reduce"]:
-            print(json.dumps(reduce()))
+            print(json.dumps(asdict(reduce())))
         case _:
             report()
 
@@ -293,16 +336,31 @@ def report() -> None:
     parser.add_argument("--nodes", type=int, nargs="*", default=NODE_COUNTS)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
-    stages = [*(("search", str(count)) for count in asked.nodes), ("reduce",)]
-    rows = {}
-    for words in stages:
-        cost = run_fresh([sys.executable, __file__, *words])
-        rows[" ".join(words)] = json.loads(cost.output)
+    columns = [each.name for each in fields(SearchCost)]
+    costs = []
+    if not asked.json:
+        print(*(f"{name:>{WIDTH}}" for name in columns), flush=True)
+    for count in asked.nodes:
+        costs.append(SearchCost(**of_process("search", str(count))))
         if not asked.json:
-            shown = ", ".join(f"{k} {v:,.4g}" for k, v in rows[" ".join(words)].items())
-            print(f"{words[0]}: {shown}", flush=True)
+            values = (f"{value:,.4g}" for value in asdict(costs[-1]).values())
+            print(*(f"{value:>{WIDTH}}" for value in values), flush=True)
+    reduction = ReductionCost(**of_process("reduce"))
     if asked.json:
-        print(json.dumps(rows, indent=1))
+        rows = [asdict(cost) for cost in costs]
+        print(json.dumps({"searches": rows, "reduction": asdict(reduction)}, indent=1))
+        return
+    print(
+        f"a node reduces {reduction.traces} traces of {EVENTS_OF_RANK:,} events from "
+        f"{reduction.before_mb:,.0f} to {reduction.after_mb:.2f} MB in {reduction.wall_s:.0f} s "
+        f"({reduction.cpu_s:.0f} s of CPU, {reduction.peak_mb:,.0f} MB of memory)"
+    )
+
+
+def of_process(*words: str) -> dict[str, float]:
+    """What a process of its own prints, whose memory and CPU are nobody else's."""
+    cost: dict[str, float] = json.loads(run_fresh([sys.executable, __file__, *words]).output)
+    return cost
 
 
 if __name__ == "__main__":

@@ -4,28 +4,21 @@ Tensor parallel groups within each node, data parallel groups over all nodes: ea
 and has two all-gathers and two reduce-scatters in its node; gradients are reduced over nodes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
-from evaluator.traces.model import (
-    Activity,
-    CollectiveKind,
-    Collectives,
-    Device,
-    Lane,
-    RankGroup,
-    RankTrace,
-    Spans,
-    StepWindows,
-)
+from evaluator.traces.model import Activity, CollectiveKind, Device, RankGroup, RankTrace
 from evaluator.traces.reduction import write_reduced
+from evaluator.traces.testing import Span, rank_trace
 
 BEGIN_NS = 1_800_000_000 * 10**9
-LAYER_NS, CALL_NS, GAP_NS = 400_000, 40_000, 2_000
-BUCKETS = 16
+CLOCKS_DIFFER_NS = 1_000_003
+CALLS_OF_LAYER = 4
+KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+COMPUTE_NS, CALL_NS, GAP_NS = 100_000, 40_000, 2_000
+LATE_NS = COMPUTE_NS // 10
+BUCKETS, BUCKET_NS = 16, 800_000
 STEP_NUMBER = 5
 
 
@@ -43,108 +36,56 @@ class MadeJob:
         """All ranks."""
         return self.node_count * self.ranks_per_node
 
-    def node(self, number: int) -> tuple[RankTrace, ...]:
-        """The reduced traces of the ranks of a node."""
-        first = number * self.ranks_per_node
-        return tuple(self._trace(rank) for rank in range(first, first + self.ranks_per_node))
-
     def write(self, number: int, folder: Path) -> Path:
         """Write what a node sends of its traces."""
-        path = folder / f"node{number}.columns"
-        write_reduced(self.node(number), path)
+        first, path = number * self.ranks_per_node, folder / f"node{number}.columns"
+        write_reduced([*map(self._trace, range(first, first + self.ranks_per_node))], path)
         return path
 
     def _trace(self, rank: int) -> RankTrace:
-        node, local = divmod(rank, self.ranks_per_node)
-        first = node * self.ranks_per_node
-        inside = RankGroup("tp", tuple(range(first, first + self.ranks_per_node)))
-        across = RankGroup("dp", tuple(range(local, self.world_size, self.ranks_per_node)))
-        calls_of_layer = 4
-        compute_ns = np.full(self.layer_count * calls_of_layer, LAYER_NS // calls_of_layer)
-        # The others wait in the next collective of the node until the straggler has come.
-        late_ns = compute_ns // 10 if self._holds_straggler(node) else 0 * compute_ns
-        call_ns = np.full(compute_ns.size, CALL_NS)
-        if rank == self.straggler:
-            compute_ns = compute_ns + late_ns
-        else:
-            call_ns = call_ns + late_ns
-        begin_ns = BEGIN_NS + node * 1_000_003  # clocks of nodes differ
-        ends_ns = begin_ns + np.cumsum(compute_ns + call_ns + GAP_NS)
-        call_start_ns = ends_ns - GAP_NS - call_ns
-        compute_start_ns = call_start_ns - compute_ns
-        bucket_ns = np.full(BUCKETS, 20 * CALL_NS)
-        total_late_ns = self.layer_count * calls_of_layer * (LAYER_NS // calls_of_layer // 10)
-        if not self._holds_straggler(node):
-            bucket_ns[0] += total_late_ns
-        bucket_end_ns = ends_ns[-1] + np.cumsum(bucket_ns)
-        start_ns = np.concatenate([compute_start_ns, call_start_ns, bucket_end_ns - bucket_ns])
-        kinds = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-        return RankTrace(
+        node = rank // self.ranks_per_node
+        begin_ns = BEGIN_NS + node * CLOCKS_DIFFER_NS
+        spans = [*self._spans(rank, begin_ns)]
+        trace = rank_trace(
+            spans,
+            steps=[(STEP_NUMBER, begin_ns, spans[-1].end_ns)],
             rank=rank,
             world_size=self.world_size,
             backend="nccl",
             device=Device(name="NVIDIA H100"),
-            source="kineto",
-            spans=_spans(start_ns, compute_ns, call_ns, bucket_ns),
-            collectives=_collectives(
-                start_ns,
-                kind=np.concatenate(
-                    [np.tile(kinds, call_ns.size // 2), np.full(BUCKETS, CollectiveKind.ALL_REDUCE)]
-                ),
-                group=np.repeat([0, 1], [call_ns.size, BUCKETS]),
-                groups=(inside, across),
-                first=compute_ns.size,
-            ),
-            steps=_step(begin_ns, int(bucket_end_ns[-1])),
-            host_steps=_step(begin_ns, int(bucket_end_ns[-1])),
-            reduced=True,
         )
+        return replace(trace, reduced=True)
 
-    def _holds_straggler(self, node: int) -> bool:
-        return self.straggler // self.ranks_per_node == node
+    def _spans(self, rank: int, now_ns: int) -> Iterator[Span]:
+        """Layers, in which its node waits for the straggler, then gradients, where all do."""
+        node, local = divmod(rank, self.ranks_per_node)
+        first = node * self.ranks_per_node
+        inside = RankGroup("tp", tuple(range(first, first + self.ranks_per_node)))
+        across = RankGroup("dp", tuple(range(local, self.world_size, self.ranks_per_node)))
+        is_near, call_count = self.straggler in inside.ranks, self.layer_count * CALLS_OF_LAYER
+        compute_ns = COMPUTE_NS + LATE_NS * (rank == self.straggler)
+        call_ns = CALL_NS + LATE_NS * (is_near and rank != self.straggler)
+        for call in range(call_count):
+            yield Span(Activity.COMPUTE, now_ns, now_ns + compute_ns, name="")
+            now_ns += compute_ns
+            yield _call(KINDS[call % 2], now_ns, call_ns, inside, 1 << 24, call)
+            now_ns += call_ns + GAP_NS
+        for bucket in range(BUCKETS):
+            bucket_ns = BUCKET_NS + call_count * LATE_NS * (not is_near and bucket == 0)
+            yield _call(CollectiveKind.ALL_REDUCE, now_ns, bucket_ns, across, 1 << 27, bucket)
+            now_ns += bucket_ns
 
 
-def _spans(
-    start_ns: NDArray[np.int64],
-    compute_ns: NDArray[np.int64],
-    call_ns: NDArray[np.int64],
-    bucket_ns: NDArray[np.int64],
-) -> Spans:
-    count = start_ns.size
-    activity = np.full(count, Activity.COMMUNICATION)
-    activity[: compute_ns.size] = Activity.COMPUTE
-    return Spans.build(
-        start_ns=start_ns,
-        end_ns=start_ns + np.concatenate([compute_ns, call_ns, bucket_ns]),
-        activity=activity,
-        name_id=np.zeros(count, np.int32),
-        lane_id=np.zeros(count, np.int32),
-        names=("",),
-        lanes=(Lane("0", "7"),),
+def _call(
+    kind: CollectiveKind, start_ns: int, long_ns: int, group: RankGroup, size: int, sequence: int
+) -> Span:
+    return Span(
+        Activity.COMMUNICATION,
+        start_ns,
+        start_ns + long_ns,
+        name="",
+        collective=kind,
+        group=group,
+        payload_bytes=size,
+        sequence=sequence,
     )
-
-
-def _collectives(
-    start_ns: NDArray[np.int64],
-    *,
-    kind: NDArray[np.int64],
-    group: NDArray[np.int64],
-    groups: tuple[RankGroup, ...],
-    first: int,
-) -> Collectives:
-    row = np.empty(start_ns.size, np.int64)
-    row[np.argsort(start_ns, kind="stable")] = np.arange(start_ns.size)
-    order = np.argsort(row[first:])
-    sequence = np.concatenate([np.arange(size) for size in np.bincount(group)])
-    return Collectives.build(
-        span=row[first:][order],
-        kind=kind[order],
-        groups=groups,
-        group=group[order],
-        bytes=np.where(group == 0, 1 << 24, 1 << 27)[order],
-        sequence=sequence[order],
-    )
-
-
-def _step(start_ns: int, end_ns: int) -> StepWindows:
-    return StepWindows.plain(np.array([STEP_NUMBER]), np.array([start_ns]), np.array([end_ns]))

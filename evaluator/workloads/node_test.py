@@ -3,7 +3,9 @@
 Standard library, and torch where there is any: without it a node computes in Python, and exchanges
 nothing. It leaves `node{n}.json` in the folder in which it starts.
 
-    python node_test.py NODE_RANK NODE_COUNT MASTER_ADDR MASTER_PORT SECONDS
+    python node_test.py NODE_RANK NODE_COUNT SECONDS
+
+Nodes meet at MASTER_ADDR and MASTER_PORT of their environment.
 """
 
 import json
@@ -29,7 +31,7 @@ MEETING_S = 120
 def main() -> None:
     """Test this node and its connections to the next and the last one."""
     node, count = int(sys.argv[1]), int(sys.argv[2])
-    seconds = float(sys.argv[5])
+    seconds = float(sys.argv[3])
     found: dict[str, object] = {"node_rank": node, "host": os.uname().nodename}
     try:
         import torch
@@ -90,7 +92,7 @@ def _exchanges(node: int, count: int, *, on_gpu: bool) -> dict[str, float]:
 
     distributed.init_process_group(
         "nccl" if on_gpu else "gloo",
-        init_method=f"tcp://{sys.argv[3]}:{sys.argv[4]}",
+        init_method="env://",
         rank=node,
         world_size=count,
         timeout=timedelta(seconds=MEETING_S),

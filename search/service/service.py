@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from evaluator.launchers.cluster.nodes import check_launcher
 from evaluator.machine import local_environment
 from evaluator.objective import limit, scoring
 from policies.contract import seed_names
@@ -432,10 +433,10 @@ def offered_study(offered: OfferedEnvironment, folder: Path) -> Study:
 
 
 def check_offered(config: ServiceConfig, folder: Path) -> None:
-    """Raise `StudyError` at the start where an environment has no study."""
+    """Raise `StudyError` at the start for an environment whose study could not be searched."""
     for name, offered in config.environment.items():
         try:
-            offered_study(offered, folder)
+            check_launcher(offered_study(offered, folder))
         except StudyError as error:
             raise StudyError(f"[environment.{name}] {error}") from error
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.clusters.ray_cluster import RayCluster
 from tests.clusters.slurm_cluster import FOLDER, SlurmCluster
 
 
@@ -56,6 +57,17 @@ def pytest_terminal_summary(terminalreporter) -> None:
         terminalreporter.write_line(
             "  ".join(str(row[name]).ljust(width) for name, width in widths.items()).rstrip()
         )
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[RayCluster]:
+    """A Ray cluster of two nodes."""
+    pytest.importorskip("ray", reason="needs: pip install 'cclsearch[ray]'")
+    running = RayCluster()
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 @pytest.fixture

@@ -122,8 +122,8 @@ def test_a_job_is_followed_from_its_queue_to_its_end(server, scheduler):
     assert states == [
         Waiting("Pending"),
         Waiting("ImagePullBackOff: Back-off pulling image"),
-        Running(nodes=("gpu0", "gpu1")),
-        Gone("ended", f"{NAME}-node-0-1: OOMKilled, exit status 137"),
+        Running(nodes=("gpu0", "gpu1"), names={f"{NAME}-node-0-{n}": f"gpu{n}" for n in (0, 1)}),
+        Gone("out_of_memory", f"{NAME}-node-0-1: OOMKilled, exit status 137", "gpu1"),
     ]
 
 

@@ -1,13 +1,5 @@
 """The scheduler `ray` against a real Ray cluster of two nodes on this machine."""
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -16,72 +8,14 @@ from evaluator.launchers.cluster.scheduler import Gone, Running, SchedulerBusy, 
 from evaluator.launchers.cluster.schedulers.ray import Ray
 from records.study import Cluster
 from tests.clusters.contract import SchedulerContract, asked, lines_of, state_of_kind
+from tests.clusters.ray_cluster import ADDRESS
 
 pytest.importorskip("ray", reason="needs: pip install 'cclsearch[ray]'")
 
-FOLDER = Path("/tmp/cclsearch-ray")  # sockets lie in it, whose names must be short
-START_LIMIT_S = 120.0
-PORT, DASHBOARD = 26379, 28265
-ADDRESS = f"http://127.0.0.1:{DASHBOARD}"
-
-
-class RayCluster:
-    """Two nodes, whose second can be killed and started again."""
-
-    def __init__(self) -> None:
-        head = (f"--port={PORT}", f"--dashboard-port={DASHBOARD}", f"--temp-dir={FOLDER}")
-        self._nodes = {"node1": self._start("node1", "--head", *head)}
-        self._wait_for("node1")
-        self.start_second()
-
-    def start_second(self) -> None:
-        self._nodes["node2"] = self._start(
-            "node2", "--node-ip-address=127.0.0.2", f"--address=127.0.0.1:{PORT}"
-        )
-        self._wait_for("node2")
-
-    def kill_second(self) -> None:
-        """End all processes of the node at once, as a machine does that loses its power."""
-        node = self._nodes["node2"]
-        os.killpg(node.pid, signal.SIGKILL)
-        node.wait()
-
-    def stop(self) -> None:
-        for node in reversed(self._nodes.values()):
-            os.killpg(node.pid, signal.SIGTERM)
-            node.wait(60)
-        shutil.rmtree(FOLDER, ignore_errors=True)
-
-    def _wait_for(self, name: str) -> None:
-        deadline_s = time.monotonic() + START_LIMIT_S
-        while time.monotonic() < deadline_s:
-            with suppress(SchedulerBusy):
-                if f"{name}: 1 CPU" in Ray(Cluster(address=ADDRESS), {}).facts()["nodes"]:
-                    return
-            time.sleep(1)
-        raise RuntimeError(f"{name} of Ray does not start; its logs are in {FOLDER}")
-
-    def _start(self, name: str, *options: str) -> subprocess.Popen[bytes]:
-        program = Path(sys.executable).with_name("ray")
-        size = "--object-store-memory=80000000"
-        where = (f"--node-name={name}", "--num-cpus=1", size)
-        command = (program, "start", "--block", "--disable-usage-stats", *where, *options)
-        environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
-        return subprocess.Popen(command, env=environment, start_new_session=True)
-
-
-@pytest.fixture(scope="session")
-def cluster() -> Iterator[RayCluster]:
-    running = RayCluster()
-    try:
-        yield running
-    finally:
-        running.stop()
-
 
 @pytest.fixture
-def scheduler(cluster) -> Ray:
-    assert cluster
+def scheduler(ray_cluster) -> Ray:
+    assert ray_cluster
     return Ray(Cluster(address=ADDRESS), {})
 
 
@@ -114,7 +48,7 @@ class TestRay(SchedulerContract):
 
         assert isinstance(lines, Waiting)
 
-    @pytest.mark.usefixtures("cluster")
+    @pytest.mark.usefixtures("ray_cluster")
     def test_an_excluded_node_is_not_taken(self):
         elsewhere = Ray(Cluster(address=ADDRESS, exclude=("node2",)), {})
         job = elsewhere.submit(asked("sleep 1000", node_count=1))
@@ -123,7 +57,7 @@ class TestRay(SchedulerContract):
 
         assert state.nodes == ("node1",)
 
-    @pytest.mark.usefixtures("cluster")
+    @pytest.mark.usefixtures("ray_cluster")
     def test_the_time_limit_ends_the_job(self):
         short = Ray(Cluster(address=ADDRESS, time_limit_s=3.0), {})
         job = short.submit(asked("sleep 1000"))
@@ -137,12 +71,12 @@ class TestRay(SchedulerContract):
         assert state.kind == "ended"
         assert "exit status 3: no such thing" in state.words
 
-    def test_a_node_that_is_lost_is_named(self, scheduler, cluster, tmp_path):
+    def test_a_node_that_is_lost_is_named(self, scheduler, ray_cluster, tmp_path):
         job = scheduler.submit(asked(f"echo >> {tmp_path / 'started'}; sleep 1000"))
         lines_of(tmp_path / "started", 2)
-        cluster.kill_second()
+        ray_cluster.kill_second()
         state = state_of_kind(scheduler, job, Gone)
-        cluster.start_second()
+        ray_cluster.start_second()
 
         assert state.kind == "node_failed"
         assert "node2" in state.words

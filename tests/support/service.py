@@ -75,23 +75,31 @@ def run_cclsearch(
     )
 
 
-def configured(folder: Path) -> Path:
-    """A configuration that offers a study whose launches wait while there is a file `hold`."""
+def configured(folder: Path, more: str = "") -> Path:
+    """A configuration that offers a study whose launches wait while there is a file `hold`.
+
+    `more` is what the environment says in addition to the study.
+    """
     (folder / "run.sh").write_text(SCRIPT, encoding="utf-8")
     (folder / "study.toml").write_text(STUDY, encoding="utf-8")
     path = folder / "service.toml"
-    path.write_text('[environment.mine]\nstudy = "study.toml"\n', encoding="utf-8")
+    path.write_text(f'[environment.mine]\nstudy = "study.toml"\n{more}', encoding="utf-8")
     return path
 
 
 class Serving:
     """The service as a person starts it, and a client with the token of its link."""
 
-    def __init__(self, folder: Path, port: int = 0) -> None:
+    def __init__(self, folder: Path, port: int = 0, **environment: str) -> None:
         where = ["-c", str(folder / "service.toml"), "--store", str(folder / "store")]
         self._process = subprocess.Popen(
             [CCLSEARCH, "serve", "--port", str(port), *where],
-            env={"PATH": os.defpath, "HOME": str(folder), "SERVICE_TOKEN": "not for searches"},
+            env={
+                "PATH": os.defpath,
+                "HOME": str(folder),
+                "SERVICE_TOKEN": "not for searches",
+                **environment,
+            },
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

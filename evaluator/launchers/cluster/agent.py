@@ -46,6 +46,7 @@ FOLDER = "{folder}"
 """Stands for the folder of a job that every node has for itself."""
 INTERFACE_VARIABLES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 SIOCGIFADDR = 0x8915
+LINK_SCOPE = "20"
 PIECE_BYTES = 1 << 20
 _SECRET = re.compile("KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|ANTHROPIC", re.IGNORECASE)
 _OF_A_TASK = re.compile(
@@ -469,12 +470,21 @@ def _gpus() -> list[str]:
 
 
 def interface_addresses() -> Iterator[tuple[str, str]]:
-    """Yield each network interface that is up, and its IPv4 address."""
+    """Yield each network interface that is up with its IPv4 address, then with those of IPv6.
+
+    Addresses of IPv6 that hold on one link only are left out: they lead to no other node without
+    the name of an interface there.
+    """
     for _, name in socket.if_nameindex():
         request = struct.pack("256s", name.encode()[:15])
         with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             answer = fcntl.ioctl(probe, SIOCGIFADDR, request)
             yield name, socket.inet_ntoa(answer[20:24])
+    with suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            digits, _, _, scope, _, name = line.split()
+            if scope != LINK_SCOPE:
+                yield name, socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
 
 
 def _interface_variables(address: str) -> Mapping[str, str]:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from queue import Empty, SimpleQueue
 from secrets import token_hex
 from typing import TypeAlias
@@ -28,7 +29,6 @@ SILENCE_LIMIT_S = 60.0
 BACKLOG = 4096
 MOST_STRANGERS = 256
 LOST = "lost"
-LOOPBACK = "127."
 
 
 class NodeFacts(msgspec.Struct, frozen=True):
@@ -57,15 +57,12 @@ class NodeAgent:
         self.lost: str | None = None
         """Why it is not there any more."""
         self.heard_s = time.monotonic()
+        self.node = facts.node
+        """The name of its node, as the scheduler knows it."""
 
     def fileno(self) -> int:
         """Return what becomes readable when it says something."""
         return self.channel.fileno()
-
-    @property
-    def node(self) -> str:
-        """The name of its node."""
-        return self.facts.node
 
     def send(self, request: str, **message: object) -> None:
         """Ask for something; what is asked of a lost agent is lost too."""
@@ -234,7 +231,7 @@ def _listener(port: int) -> socket.socket:
 def own_addresses(search_host: str | None) -> tuple[str, ...]:
     """Return where nodes may reach this machine, the likeliest first."""
     if search_host is not None:
-        return (search_host,)
+        return (search_host.strip("[]"),)
     found = [address for _, address in interface_addresses()]
-    outside = [address for address in found if not address.startswith(LOOPBACK)]
+    outside = [address for address in found if not ip_address(address).is_loopback]
     return (*outside, socket.gethostname(), "127.0.0.1")

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -63,7 +63,9 @@ _REASONS: Mapping[GoneKind, Reason] = {
     "node_failed": "node_failed",
     "time_limit": "preempted",
     "refused": "not_scheduled",
+    "out_of_memory": "node_failed",
 }
+"""Of nodes without a launch that was to blame."""
 
 
 class NodesUnavailable(Exception):
@@ -151,21 +153,24 @@ class Allocation:
                 self._ready, self._has_met = joined, True
             return self._ready
 
-    def give_up(self, agent: NodeAgent) -> NodesUnavailable:
+    def give_up(self, agent: NodeAgent, launch_nodes: Container[str | None] = ()) -> NodesUnavailable:
         """End the job with a node that was lost, or does not end a launch; return why.
 
-        A scheduler takes a moment to know why it took a node back.
+        A scheduler takes a moment to know why it took a node back. Memory that ran out on a node
+        of the launch is the launch's doing.
         """
         with self._lock:
             words = f"node {agent.node} was lost: {agent.lost or 'it does not end its ranks'}"
             found = NodesUnavailable("node_failed", words)
             if agent not in self._ready:
                 return found  # another launch was first: the nodes of today are not to blame
-            deadline_s = time.monotonic() + GONE_LIMIT_S
+            self._next_look_s, deadline_s = 0.0, time.monotonic() + GONE_LIMIT_S
             while agent.lost is not None and time.monotonic() < deadline_s:
                 state = self._look()
                 if isinstance(state, Gone):
-                    found = NodesUnavailable(_REASONS[state.kind], f"{words} ({state.words})")
+                    is_ours = state.kind == "out_of_memory" and state.node in launch_nodes
+                    reason: Reason = "out_of_memory" if is_ours else _REASONS[state.kind]
+                    found = NodesUnavailable(reason, f"{words} ({state.words})")
                     break
                 time.sleep(POLL_S)
             self._cancel()
@@ -313,6 +318,10 @@ class Allocation:
                 shown = phase
             with self._agents.changed:
                 self._agents.changed.wait(POLL_S)
+        self._next_look_s = 0.0
+        if isinstance(state := self._look(), Running):
+            for agent in joined:
+                agent.node = state.names.get(agent.facts.node, agent.facts.node)
         return self._in_order(joined)
 
     def _progress(self, joined: Sequence[NodeAgent]) -> str:
@@ -347,7 +356,7 @@ class Allocation:
                 self._cancel()
                 if kind == "refused":
                     raise SchedulerError(words)
-                if kind == "ended" and not self._has_met:
+                if kind in ("ended", "out_of_memory") and not self._has_met:
                     # Nothing took the nodes away, so the next agents would end in the same way.
                     printed = self._printed()
                     said = words if printed in words else f"{words}: {printed}"

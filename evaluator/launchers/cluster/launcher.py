@@ -281,7 +281,8 @@ class _Launch:
                 self._abandon()
         lost = next((node.agent for node in self._nodes.values() if node.is_lost), None)
         if lost is not None:
-            raise self._allocation.give_up(lost)
+            names = {agent.node for agent in self._nodes}
+            raise self._allocation.give_up(lost, names)
         return self._ended()
 
     def _start(self, environment: Mapping[str, str]) -> None:
@@ -327,7 +328,8 @@ class _Launch:
             **self._meeting_variables(number, place, rank_count),
             **{name: self._place.on_nodes(text) for name, text in job.environment.items()},
         }
-        init_method = f"tcp://{place.master_addr}:{place.master_port}"
+        host = f"[{place.master_addr}]" if ":" in place.master_addr else place.master_addr
+        init_method = f"tcp://{host}:{place.master_port}"
         return {
             "argv": [self._place.on_nodes(word) for word in job.argv_on(place)],
             "folder": None if self._place.folder is None else str(self._place.folder),

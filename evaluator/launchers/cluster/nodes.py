@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from evaluator.launchers.cluster.scheduler import SchedulerError, answer_of
-from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS
+from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS, check_settings
 from evaluator.ports import Job
 from records.errors import StudyError, suggestion
 from records.machine import NodeRecord
@@ -85,6 +85,7 @@ def check_launcher(study: Study) -> None:
                 "like under [launch]; `cclsearch launchers` lists them"
             )
         return
+    check_settings(launcher, cluster_of(study))
     nodes = nodes_of(study)
     if any(c.environment.ranks_per_node != nodes.ranks_per_node for c in study.contexts):
         raise StudyError("[context] ranks_per_node must be that of the study on a cluster")

@@ -57,24 +57,30 @@ class Waiting:
 class Running:
     """A job that has its nodes; `ends_in_s` is None where it has no time limit.
 
-    A scheduler that does not know the names of its nodes yet gives none.
+    A scheduler that does not know the names of its nodes yet gives none. `names` are those of the
+    nodes whose agents cannot know them, by what each calls its node: containers have other names.
     """
 
     nodes: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     ends_in_s: float | None = None
 
 
 GoneKind: TypeAlias = Literal[
-    "ended", "cancelled", "preempted", "node_failed", "time_limit", "refused"
+    "ended", "cancelled", "preempted", "node_failed", "time_limit", "refused", "out_of_memory"
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A job that is over: nothing of it runs any more; `words` are the scheduler's own."""
+    """A job that is over: nothing of it runs any more; `words` are the scheduler's own.
+
+    `node` is the one that was the cause, where that is known.
+    """
 
     kind: GoneKind
     words: str
+    node: str | None = None
 
 
 JobState: TypeAlias = Waiting | Running | Gone

@@ -80,9 +80,11 @@ def _job(allocation: Allocation) -> Job:
     """Return the job that tests the nodes, with one process on each."""
     source = (files("evaluator.workloads") / SCRIPT).read_text(encoding="utf-8")
     count, here = allocation.nodes.count, sys.executable if allocation.is_shared else "python3"
-    places = ("{node_rank}", str(count), "{master_addr}", "{master_port}")
     return Job(
-        argv=(allocation.cluster.python or here, SCRIPT, *places, f"{SECONDS:g}"),
+        argv=(
+            *(allocation.cluster.python or here, SCRIPT),
+            *("{node_rank}", str(count), f"{SECONDS:g}"),
+        ),
         world_size=count * allocation.nodes.ranks_per_node,
         files={SCRIPT: source},
         timeout_s=TEST_LIMIT_S,

@@ -62,6 +62,36 @@ def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_
         assert records.find(queued).status == "interrupted"
 
 
+def test_a_search_on_a_cluster_whose_machine_and_nodes_were_lost_goes_on_with_others(tmp_path):
+    cluster = '{hosts = ["local", "local"], nodes = 2, test_nodes = false}'
+    configured(tmp_path, f'launcher = "ssh"\ncluster = {cluster}\n')
+    store, hold = tmp_path / "store", tmp_path / "hold"
+    hold.touch()
+    with Serving(tmp_path) as first:
+        study_id = first.submit(trials=2)
+        next(name for name, _ in first.events(study_id) if name == "config_decided")
+        first.kill()
+    ((process,),) = searching(store).values()
+    launched = descendants(process)
+    os.kill(process, signal.SIGKILL)
+    assert survivors(launched) == []
+    hold.unlink()
+
+    with Serving(tmp_path) as second:
+        names = [name for name, _ in second.events(study_id)]
+        assert second.client.get(f"/studies/{study_id}").json()["status"] == "finished"
+        assert second.stop() == (0, "stopped; nothing was under way")
+
+    assert names[-1] == "end"
+    assert searching(store) == {}
+    assert not (store / "clusters").exists()
+    with closing(Store(store)) as records:
+        history = records.history(study_id)
+        assert [trial.ordinal for trial in history] == [0, 1]
+        assert {trial.outcome.launched.hosts for trial in history} == {("local0",)}
+        assert len(records.runs(study_id)) == 2
+
+
 def _name(line: str) -> str:
     return line.removeprefix('{"event": "').partition('"')[0]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from signal import SIGKILL
 from typing import Any, Final, TypeAlias
 
 from evaluator.launchers.cluster.scheduler import (
@@ -39,6 +40,10 @@ NEVER_STARTS: Final = (
     "StartError",
     "ContainerCannotRun",
 )
+OUT_OF_MEMORY: Final = "OOMKilled"
+KILLED: Final = 128 + SIGKILL
+"""The exit status of a process that was killed. One that runs on after a child of its was killed
+for memory may end with any other, for any other reason, and gets the same word."""
 STARTS: Final = ("ContainerCreating", "PodInitializing")
 
 
@@ -70,6 +75,7 @@ def job_state(
     if len(running) == node_count:
         return Running(
             nodes=tuple(str(pod["spec"]["nodeName"]) for pod in running),
+            names={_hostname(pod): str(pod["spec"]["nodeName"]) for pod in running},
             ends_in_s=_ends_in_s(job, running, now_s),
         )
     if "Suspended" in conditions:
@@ -109,11 +115,18 @@ def _ends(pod: Object) -> Iterator[Gone]:
         for when in ("state", "lastState"):
             ended = container.get(when, {}).get("terminated")
             if ended is not None and ended.get("exitCode") != 0:
-                kind: GoneKind = "refused" if ended.get("reason") in NEVER_STARTS else "ended"
-                words = f"{_words(ended)}, exit status {ended.get('exitCode')}"
-                yield Gone(kind, f"{name}: {words}")
+                yield _of_container(pod, ended)
     if status.get("phase") == "Failed":
         yield Gone("ended", f"{name}: {_words(status) or 'Failed'}")
+
+
+def _of_container(pod: Object, ended: Object) -> Gone:
+    """How a container failed; a kill for memory is one of the whole container, with its agent."""
+    status, name = ended.get("exitCode"), pod["metadata"]["name"]
+    words = f"{name}: {_words(ended)}, exit status {status}"
+    if ended.get("reason") == OUT_OF_MEMORY and status == KILLED:
+        return Gone("out_of_memory", words, node=str(pod["spec"]["nodeName"]))
+    return Gone("refused" if ended.get("reason") in NEVER_STARTS else "ended", words)
 
 
 def _why_waiting(pods: Sequence[Object], events: Sequence[Object]) -> str:
@@ -134,6 +147,11 @@ def _waits(pod: Object) -> str:
         if condition["type"] == "PodScheduled" and not _holds(condition):
             return _words(condition)
     return ""
+
+
+def _hostname(pod: Object) -> str:
+    """What a pod takes for the name of its machine."""
+    return str(pod["spec"].get("hostname") or pod["metadata"]["name"])
 
 
 def _ready(pod: Object) -> bool:

@@ -144,7 +144,7 @@ def job_state(status: str, message: str, said: str, now_s: float) -> JobState:
             nodes=tuple(last["nodes"]), ends_in_s=None if ends_s is None else ends_s - now_s
         )
     if "gone" in last:
-        return Gone(last["gone"], last["words"])
+        return Gone(last["gone"], last["words"], last.get("node"))
     if status == "STOPPED":
         return Gone("cancelled", last_words(message))
     return Gone("refused" if "nodes" not in last else "ended", last_words(message) or status)

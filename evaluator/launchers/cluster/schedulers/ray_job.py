@@ -48,8 +48,8 @@ def main() -> None:
     for index, node in enumerate(nodes):
         command = ("/usr/bin/env", f"CCLSEARCH_NODE={node}", *variables, *request["command"])
         agents[_start(group, index, amounts, command)] = node
-    kind, words = _outcome(agents, ends_s)
-    report(nodes=nodes, gone=kind, words=words)
+    kind, words, where = _outcome(agents, ends_s)
+    report(nodes=nodes, gone=kind, words=words, node=where)
 
 
 def _start(group: Any, index: int, amounts: Mapping[str, float], command: Sequence[str]) -> Any:
@@ -70,8 +70,8 @@ def _start(group: Any, index: int, amounts: Mapping[str, float], command: Sequen
     return task.remote(command)
 
 
-def _outcome(agents: Mapping[Any, str], ends_s: float | None) -> tuple[str, str]:
-    """Wait until all agents have ended or one has failed; return how, and in whose words."""
+def _outcome(agents: Mapping[Any, str], ends_s: float | None) -> tuple[str, str, str | None]:
+    """Wait until all agents have ended or one has failed; return how, in whose words, and where."""
     import ray
 
     running = list(agents)
@@ -79,16 +79,17 @@ def _outcome(agents: Mapping[Any, str], ends_s: float | None) -> tuple[str, str]
         left_s = None if ends_s is None else max(0.0, ends_s - time.time())
         ended, running = ray.wait(running, timeout=left_s)
         if not ended:
-            return "time_limit", "the time limit of the request is over"
+            return "time_limit", "the time limit of the request is over", None
+        node = agents[ended[0]]
         try:
             status, words = ray.get(ended[0])
         except ray.exceptions.OutOfMemoryError as error:
-            return "ended", f"{agents[ended[0]]}: {error}"
+            return "out_of_memory", f"{node}: {error}", node
         except ray.exceptions.RayError as error:
-            return "node_failed", f"{agents[ended[0]]}: {error}"
+            return "node_failed", f"{node}: {error}", node
         if status:
-            return "ended", f"agent on {agents[ended[0]]}: exit status {status}: {words}"
-    return "ended", "all agents have ended"
+            return "ended", f"agent on {node}: exit status {status}: {words}", node
+    return "ended", "all agents have ended", None
 
 
 def run_agent(command: Sequence[str]) -> tuple[int, str]:

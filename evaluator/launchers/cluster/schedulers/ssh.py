@@ -103,7 +103,8 @@ class Ssh:
             # Several agents on this machine are nodes of their own.
             return ["env", *variables, f"CCLSEARCH_NODE={host}{number}", *command]
         words = ["exec", "env", *variables, f"CCLSEARCH_NODE={host}", *command]
-        return [*SSH, *self._options, host, shlex.join(words)]
+        address = host.replace("[", "").replace("]", "")  # of IPv6, which ssh takes bare
+        return [*SSH, *self._options, address, shlex.join(words)]
 
 
 class _Agent:

@@ -10,7 +10,13 @@ from evaluator.launchers.cluster.agents import next_message
 from evaluator.launchers.cluster.allocation import Allocation, NodesUnavailable
 from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
 from evaluator.launchers.cluster.nodes import Nodes
-from evaluator.launchers.cluster.scheduler import Gone, SchedulerBusy, SchedulerError, Waiting
+from evaluator.launchers.cluster.scheduler import (
+    Gone,
+    Running,
+    SchedulerBusy,
+    SchedulerError,
+    Waiting,
+)
 from records.errors import EnvironmentFault
 from records.study import Cluster
 from tests.support.cluster import FakeAgent, FakeScheduler
@@ -37,6 +43,13 @@ def allocation(tmp_path):
     yield make
     for each in made:
         each.close()
+
+
+def until(fact):
+    deadline_s = time.monotonic() + 20
+    while not fact():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
 
 
 def wait(allocation, on_phase=print):
@@ -242,19 +255,62 @@ def test_two_agents_on_one_node_are_refused(allocation):
         wait(allocation(FakeScheduler(agents_of("n1", "n1"))))
 
 
-def test_new_nodes_are_asked_for_where_one_was_lost(allocation):
+def test_new_nodes_of_other_names_are_asked_for_where_one_was_lost(allocation):
+    started, names = [], iter([("n1", "n2"), ("n1", "n7")])
+    scheduler = FakeScheduler(lambda request: started.extend(agents_of(*next(names))(request)))
+    nodes = allocation(scheduler)
+    _, lost = wait(nodes)
+    nodes.use_last(["n2"])
+    scheduler.states[scheduler.requests[0].name] = Gone("preempted", "higher priority")
+    started[1].vanish()
+    next_message(lost.inbox, 20)
+
+    found = wait(nodes)
+
+    assert [agent.node for agent in found] == ["n1", "n7"]
+    assert [request.name[-1] for request in scheduler.requests] == ["1", "2"]
+    assert scheduler.cancelled == [scheduler.requests[0].name]
+
+
+def test_an_agent_that_is_replaced_before_all_are_there_joins_under_its_own_name(allocation):
+    started = []
+    scheduler = FakeScheduler(lambda request: started.append(FakeAgent(request, "n2")))
+    nodes = allocation(scheduler)
+
+    def replace_it(_phase):
+        until(lambda: nodes._agents.joined)
+        started[0].vanish()
+        until(lambda: not nodes._agents.joined)
+        agents_of("n1", "n7")(scheduler.requests[0])
+
+    found = wait(nodes, replace_it)
+
+    assert [agent.node for agent in found] == ["n1", "n7"]
+
+
+def test_nodes_have_the_names_that_their_scheduler_knows(allocation):
+    scheduler = FakeScheduler(agents_of("pod-1", "pod-0"))
+    scheduler.first_state = Running(names={"pod-0": "gpu9", "pod-1": "gpu4"})
+
+    found = wait(allocation(scheduler))
+
+    assert [agent.node for agent in found] == ["gpu4", "gpu9"]
+
+
+@pytest.mark.parametrize(("node", "reason"), [("n1", "out_of_memory"), ("n2", "node_failed")])
+def test_memory_that_ran_out_is_the_fault_of_a_launch_on_that_node(allocation, node, reason):
     started = []
     scheduler = FakeScheduler(lambda request: started.extend(agents_of("n1", "n2")(request)))
     nodes = allocation(scheduler)
     first, _ = wait(nodes)
-    scheduler.states[scheduler.requests[0].name] = Gone("preempted", "higher priority")
+    scheduler.states[scheduler.requests[0].name] = Gone("out_of_memory", "OOMKilled", node)
     started[0].vanish()
     next_message(first.inbox, 20)
 
-    wait(nodes)
+    found = nodes.give_up(first, launch_nodes={"n1"})
 
-    assert [request.name[-1] for request in scheduler.requests] == ["1", "2"]
-    assert scheduler.cancelled == [scheduler.requests[0].name]
+    assert found.reason == reason
+    assert "OOMKilled" in str(found)
 
 
 def test_closing_ends_the_job_and_lets_the_agents_go(allocation, tmp_path):

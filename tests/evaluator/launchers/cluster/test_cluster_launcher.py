@@ -2,12 +2,14 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 
+import numpy as np
 import psutil
 import pytest
 
@@ -18,10 +20,13 @@ from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.schedulers.ssh import Ssh
 from evaluator.ports import Job
 from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.traces.analysis.breakdown import job_split
+from evaluator.traces.readers.read import read_folder
 from records.study import Cluster
 from records.trial import Config, FailureKind
 from tests.evaluator.conftest import MODULES, Launched, small_study
 from tests.support.cluster import FakeScheduler, start_agents
+from tests.support.traces import SYNTHETIC, read
 
 LIMIT_S = 60
 HERE = ("local", "local")
@@ -185,6 +190,91 @@ def test_files_come_over_the_connection_where_nothing_is_shared(tmp_path):
     found = {path.name: path.read_text() for path in (workdir / "out").iterdir()}
     assert found == {"of0.txt": "hello", "of1.txt": "hello"}
     assert [agent.wait(LIMIT_S) for agent in agents] == [0, 0]
+
+
+def reducing(tmp_path, *damage):
+    """Launch on two nodes what leaves the traces of four ranks; return the folder of the traces."""
+    node, workdir = tmp_path / "node", tmp_path / "work"
+    for folder in (node, workdir / "traces"):
+        folder.mkdir(parents=True)
+    agents = []
+    scheduler = FakeScheduler(
+        lambda request: agents.extend(start_agents(request, node)), carries_files=True
+    )
+    cluster = Cluster(python=sys.executable, whole_traces=1)
+    nodes = Nodes(count=2, ranks_per_node=2)
+    first = "$((NODE_RANK * 2))"
+    copy = (
+        f"cd $OUT; for r in {first} $(({first} + 1)); do cp {SYNTHETIC}/rank${{r}}_trace* .; done"
+    )
+    job = Job(
+        argv=("sh", "-c", "; ".join([copy, *damage])),
+        world_size=4,
+        files={},
+        folders={"OUT": "traces"},
+        traces=("traces/rank*_trace.json.gz",),
+        timeout_s=60,
+        environment={"OUT": str(workdir / "traces")},
+    )
+    with closing(Allocation(scheduler, cluster, nodes, study_id="r", root=tmp_path)) as far:
+        result = ClusterLauncher(far, {"PATH": os.defpath}, 1).run(job, workdir, print)
+    assert result.reason == "finished"
+    assert [agent.wait(LIMIT_S) for agent in agents] == [0, 0]
+    return workdir / "traces"
+
+
+def parts_of(traces):
+    """Where the time of each step of each rank went, to the nanosecond."""
+    rows = job_split(traces).parts
+    return [[np.ravel(getattr(row, each.name)).tolist() for each in fields(row)] for row in rows]
+
+
+def test_nodes_reduce_the_traces_of_most_ranks_to_what_the_whole_ones_say(tmp_path):
+    folder = reducing(tmp_path)
+
+    traces = read_folder(folder, use_cache=False)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "node0.columns",
+        "node1.columns",
+        "rank0_trace.json.gz",
+    ]
+    assert [trace.reduced for trace in traces.ranks] == [False, True, True, True]
+    assert parts_of(traces) == parts_of(read(SYNTHETIC))
+
+
+def test_a_trace_that_no_node_can_reduce_comes_back_as_it_is(tmp_path):
+    cut = "[ $NODE_RANK = 0 ] || truncate -s 1000 rank2_trace.json.gz"
+    led_away = "[ $NODE_RANK = 0 ] || ln -sf /etc/passwd rank3_trace.json.gz"
+
+    folder = reducing(tmp_path, cut, led_away)
+
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "node0.columns",
+        "rank0_trace.json.gz",
+        "rank2_trace.json.gz",
+    ]
+    assert (folder / "rank2_trace.json.gz").stat().st_size == 1000
+
+
+def test_traces_stay_whole_where_nodes_cannot_reduce_them(tmp_path, monkeypatch):
+    monkeypatch.setattr("evaluator.launchers.cluster.launcher.REDUCTION", "not_installed_there")
+
+    folder = reducing(tmp_path)
+
+    assert len([*folder.glob("rank*_trace.json.gz")]) == 4
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="there is no IPv6 here")
+def test_nodes_that_came_by_ipv6_meet_there_over_the_same_network(tmp_path):
+    cluster = Cluster(hosts=HERE, search_host="[::1]")
+    scheduler = Ssh(cluster, {"PATH": os.defpath})
+    script = "echo $MASTER_ADDR $GLOO_SOCKET_IFNAME > node$NODE_RANK"
+    job = Job(argv=("sh", "-c", script), world_size=2, files={}, timeout_s=60)
+
+    with closing(Allocation(scheduler, cluster, NODES, study_id="v6", root=tmp_path)) as nodes:
+        launched = Launched.by(ClusterLauncher(nodes, {}, 1), job, tmp_path)
+
+    assert [(launched.folder / f"node{n}").read_text() for n in (0, 1)] == ["::1 lo\n"] * 2
 
 
 def test_a_killed_agent_leaves_no_process_and_the_next_launch_has_new_nodes(

@@ -13,8 +13,8 @@ from records.trial import Config
 from tests.evaluator.conftest import small_study
 
 
-def on_cluster(world_size=4, per_node=2, run=None, **cluster):
-    study = small_study(launcher="ssh", recipe="command" if run else "builtin")
+def on_cluster(world_size=4, per_node=2, run=None, launcher="ssh", **cluster):
+    study = small_study(launcher=launcher, recipe="command" if run else "builtin")
     environment = replace(study.environment, world_size=world_size, ranks_per_node=per_node)
     command = None if run is None else Command(run=run, rank_count="world_size")
     return replace(study, environment=environment, cluster=Cluster(**cluster), command=command)
@@ -34,6 +34,13 @@ def test_more_nodes_may_be_asked_for_than_one_trial_takes():
         (on_cluster(nodes=1), "nodes is 1.*takes 2 of 2 ranks.*world_size to 2"),
         (replace(on_cluster(), launch=Launch(launcher="slum")), "did you mean 'slurm'"),
         (replace(on_cluster(), launch=Launch()), "needs another launcher than local"),
+        (
+            on_cluster(launcher="ray", account="team"),
+            r"account: launcher 'ray' takes no account \(slurm, psij do\); leave it out",
+        ),
+        (on_cluster(launcher="slurm", hosts=("n1",)), r"takes no hosts \(ssh does\)"),
+        (on_cluster(launcher="slurm-step", partition="gpu"), "'slurm-step' takes no partition"),
+        (on_cluster(launcher="kubernetes", volume_claim="v"), "volume_claim needs shared_dir"),
         (on_cluster(run=("torchrun", "--standalone", "t.py")), "--standalone keeps torchrun on"),
         (on_cluster(run=("torchrun", "--nnodes=1", "t.py")), "--nnodes=1 keeps torchrun on"),
         (on_cluster(run=("torchrun", "--nnodes", "1", "t.py")), "keeps torchrun on one node"),

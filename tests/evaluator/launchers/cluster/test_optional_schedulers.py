@@ -9,7 +9,10 @@ from records.study import Cluster
 
 NO_NODES = '{"cclsearch": {"waiting": "2 nodes are not free"}}'
 NODES = '{"cclsearch": {"nodes": ["gpu1", "gpu2"], "ends_s": 1000.0}}'
-LOST = '{"cclsearch": {"nodes": ["gpu1"], "gone": "node_failed", "words": "gpu1 died"}}'
+LOST = (
+    '{"cclsearch": {"nodes": ["gpu1"], "gone": "node_failed", "words": "gpu1 died", '
+    '"node": "gpu1"}}'
+)
 
 
 @pytest.mark.parametrize("name", ["kubernetes", "psij", "ray"])
@@ -80,7 +83,7 @@ def test_a_failed_job_of_psij_is_judged_by_the_words_of_the_batch_system(words, 
             f"a line of Ray's\n{NODES}\n",
             Running(nodes=("gpu1", "gpu2"), ends_in_s=100.0),
         ),
-        ("SUCCEEDED", "", f"{NODES}\n{LOST}", Gone("node_failed", "gpu1 died")),
+        ("SUCCEEDED", "", f"{NODES}\n{LOST}", Gone("node_failed", "gpu1 died", "gpu1")),
         (
             "STOPPED",
             "Job was intentionally stopped.",

@@ -1,11 +1,17 @@
 """What TrainJobs, pods and events say, as an API server gives them."""
 
+from dataclasses import replace
+
 import pytest
 
 from evaluator.launchers.cluster.scheduler import Gone, Running, Waiting
 from evaluator.launchers.cluster.schedulers.pods import job_state
 
 NOW_S = 1795530600.0  # 2026-11-24T14:30:00Z
+RUNNING = Running(
+    nodes=("gpu0", "gpu1"),
+    names={"search-1-node-0-0": "gpu0", "search-1-node-0-1": "gpu1"},
+)
 READY = {"type": "Ready", "status": "True"}
 NO_NODE = {
     "type": "PodScheduled",
@@ -54,13 +60,21 @@ def judged(job=None, pods=(), events=(), *, node_count=2):
 
 
 def test_a_job_runs_when_every_node_has_its_pod():
-    assert judged(pods=[pod(0), pod(1)]) == Running(nodes=("gpu0", "gpu1"))
+    assert judged(pods=[pod(0), pod(1)]) == RUNNING
+
+
+def test_a_node_is_known_by_the_name_of_its_machine_in_the_pod():
+    indexed = pod(0)
+    indexed["spec"]["hostname"] = "search-1-node-0-0"
+    indexed["metadata"]["name"] = "search-1-node-0-0-x7k2p"
+
+    assert judged(pods=[indexed], node_count=1).names == {"search-1-node-0-0": "gpu0"}
 
 
 def test_the_time_left_counts_from_the_first_pod():
     state = judged(train_job(activeDeadlineSeconds=3600), [pod(0), pod(1)])
 
-    assert state == Running(nodes=("gpu0", "gpu1"), ends_in_s=3000.0)
+    assert state == replace(RUNNING, ends_in_s=3000.0)
 
 
 def test_a_job_with_too_few_pods_waits():
@@ -99,12 +113,7 @@ def test_a_job_without_pods_says_what_forbids_them():
 @pytest.mark.parametrize(
     ("second", "kind", "words"),
     [
-        (pod(1, container=terminated("OOMKilled", 137)), "ended", "OOMKilled, exit status 137"),
-        (
-            pod(1, container=terminated("OOMKilled", 137, "lastState")),
-            "ended",
-            "OOMKilled, exit status 137",
-        ),
+        (pod(1, container=terminated("OOMKilled", 1)), "ended", "OOMKilled, exit status 1"),
         (pod(1, container=terminated("Error", 1)), "ended", "Error, exit status 1"),
         (
             pod(1, phase="Failed", reason="Evicted", message="low on resource: memory"),
@@ -134,6 +143,14 @@ def test_one_pod_that_is_gone_ends_the_job(second, kind, words):
     assert judged(pods=[pod(0), second]) == Gone(kind, f"search-1-node-0-1: {words}")
 
 
+@pytest.mark.parametrize("when", ["state", "lastState"])
+def test_a_pod_that_was_killed_for_memory_names_its_node(when):
+    state = judged(pods=[pod(0), pod(1, container=terminated("OOMKilled", 137, when))])
+
+    words = "search-1-node-0-1: OOMKilled, exit status 137"
+    assert state == Gone("out_of_memory", words, node="gpu1")
+
+
 @pytest.mark.parametrize(
     ("reason", "message", "kind"),
     [
@@ -150,7 +167,7 @@ def test_a_pod_that_was_deleted_is_explained_by_its_event(reason, message, kind)
 def test_a_node_that_was_not_ready_for_a_moment_ends_nothing():
     state = judged(pods=[pod(0), pod(1)], events=[event("NodeNotReady", "Node is not ready")])
 
-    assert state == Running(nodes=("gpu0", "gpu1"))
+    assert state == RUNNING
 
 
 def test_a_deletion_that_was_called_off_ends_nothing():

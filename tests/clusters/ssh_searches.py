@@ -49,6 +49,7 @@ def search(tmp_path):
         options=client,
         search_host="::1",
         shared_dir=str(tmp_path),
+        test_nodes=False,
     )
     for server in servers:
         server.terminate()

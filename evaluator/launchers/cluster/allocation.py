@@ -153,7 +153,9 @@ class Allocation:
                 self._ready, self._has_met = joined, True
             return self._ready
 
-    def give_up(self, agent: NodeAgent, launch_nodes: Container[str | None] = ()) -> NodesUnavailable:
+    def give_up(
+        self, agent: NodeAgent, launch_nodes: Container[str | None] = ()
+    ) -> NodesUnavailable:
         """End the job with a node that was lost, or does not end a launch; return why.
 
         A scheduler takes a moment to know why it took a node back. Memory that ran out on a node

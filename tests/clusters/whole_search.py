@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 
 import psutil
 
@@ -85,8 +85,12 @@ class WholeSearch:
     def processes(self):
         """What agents and ranks of the search still run."""
         request = f"cclsearch-{self.id}-"
-        agents = [p for p in psutil.process_iter(["cmdline"]) if _names(p, request)]
-        return [p for a in agents for p in (a, *a.children(recursive=True)) if _runs(p)]
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            if any(request in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    found += [process, *process.children(recursive=True)]
+        return [process for process in found if _runs(process)]
 
     def check_nothing_is_lost(self, event, record):
         """Every trial was measured once with the traces of all ranks, and no process is left."""
@@ -113,10 +117,6 @@ class WholeSearch:
         )
         assert names == {f"rank{rank}": 1 for rank in range(4)}
         self.until(lambda: not self.processes(), limit_s=30)
-
-
-def _names(process, request):
-    return any(request in word for word in process.info["cmdline"] or ())
 
 
 def _runs(process):

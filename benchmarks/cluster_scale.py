@@ -30,7 +30,9 @@ from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from threading import Event
+from typing import TypeVar
 
+import msgspec
 from cluster_traces import MadeJob
 from fresh_process import run_fresh
 from generated_events import Style
@@ -236,6 +238,9 @@ class SearchCost:
     peak_mb: float
 
 
+CostT = TypeVar("CostT")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReductionCost:
     """What a node took to reduce the traces of its ranks."""
@@ -341,11 +346,11 @@ def report() -> None:
     if not asked.json:
         print(*(f"{name:>{WIDTH}}" for name in columns), flush=True)
     for count in asked.nodes:
-        costs.append(SearchCost(**of_process("search", str(count))))
+        costs.append(of_process(SearchCost, "search", str(count)))
         if not asked.json:
             values = (f"{value:,.4g}" for value in asdict(costs[-1]).values())
             print(*(f"{value:>{WIDTH}}" for value in values), flush=True)
-    reduction = ReductionCost(**of_process("reduce"))
+    reduction = of_process(ReductionCost, "reduce")
     if asked.json:
         rows = [asdict(cost) for cost in costs]
         print(json.dumps({"searches": rows, "reduction": asdict(reduction)}, indent=1))
@@ -357,10 +362,10 @@ def report() -> None:
     )
 
 
-def of_process(*words: str) -> dict[str, float]:
+def of_process(kind: type[CostT], *words: str) -> CostT:
     """What a process of its own prints, whose memory and CPU are nobody else's."""
-    cost: dict[str, float] = json.loads(run_fresh([sys.executable, __file__, *words]).output)
-    return cost
+    output = run_fresh([sys.executable, __file__, *words]).output
+    return msgspec.json.decode(output, type=kind)
 
 
 if __name__ == "__main__":

@@ -62,7 +62,8 @@ class MadeJob:
         first = node * self.ranks_per_node
         inside = RankGroup("tp", tuple(range(first, first + self.ranks_per_node)))
         across = RankGroup("dp", tuple(range(local, self.world_size, self.ranks_per_node)))
-        is_near, call_count = self.straggler in inside.ranks, self.layer_count * CALLS_OF_LAYER
+        is_near = node == self.straggler // self.ranks_per_node
+        call_count = self.layer_count * CALLS_OF_LAYER
         compute_ns = COMPUTE_NS + LATE_NS * (rank == self.straggler)
         call_ns = CALL_NS + LATE_NS * (is_near and rank != self.straggler)
         for call in range(call_count):

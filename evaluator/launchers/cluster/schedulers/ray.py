@@ -8,6 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -77,9 +78,12 @@ class Ray:
             (folder / ray_job.PROGRAM).write_bytes(Path(ray_job.__file__).read_bytes())
             for file, content in request.files.items():
                 (folder / file).write_bytes(content)
+            client = self._client()
+            with suppress(RuntimeError):  # it is not there, or runs
+                client.delete_job(request.name)  # of a search that has ended and was resumed
             try:
                 return str(
-                    self._client().submit_job(
+                    client.submit_job(
                         entrypoint=f"python {ray_job.PROGRAM}",
                         submission_id=request.name,
                         runtime_env={"working_dir": name},

@@ -12,6 +12,7 @@ from tests.search.loop.test_kill import survivors
 from tests.support.service import Serving, configured, searching
 
 TRIALS = 2
+SLURMS = ("plain",)
 
 
 @pytest.fixture

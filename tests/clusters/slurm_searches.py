@@ -26,6 +26,7 @@ LIMIT_S = 600.0
 TRIALS = 3
 LAUNCHERS = ("slurm", "slurm-step", "psij")
 KILLS = 6
+ALL_NODES = ("--exclusive", "--nodes=2", "--output=/dev/null")
 FROM_A_LOGIN_NODE = ("slurm", "psij")
 EXIT_INTERRUPTED = 75
 EXITS_OF_BAD_INPUT = (2, 4)
@@ -251,7 +252,7 @@ def search(request, slurm, shared_folder, record_property):
 @contextmanager
 def nodes_in_use(slurm):
     """Hold all nodes by a job of somebody else."""
-    other = slurm.run("sbatch", "--parsable", "--exclusive", "--nodes=2", "--wrap=sleep 1000")
+    other = slurm.run("sbatch", "--parsable", *ALL_NODES, "--wrap=sleep 1000")
     try:
         yield
     finally:
@@ -362,8 +363,7 @@ def test_a_launch_whose_job_gives_way_to_another_is_repeated(search):
     process = search.start()
     search.during_trial(1)
 
-    urgent = ["--partition=urgent", "--exclusive", "--nodes=2", "--wrap=sleep 5"]
-    search.slurm.run("sbatch", *urgent)
+    search.slurm.run("sbatch", *ALL_NODES, "--partition=urgent", "--wrap=sleep 5")
 
     assert search.finish(process) == 0, search.said
     search.check_nothing_is_lost("preemption by an urgent job")

@@ -48,7 +48,11 @@ def slurm(running_slurm) -> Iterator[SlurmCluster]:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Print what the searches counted as one table."""
     reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
-    rows = [row for each in reports for name, row in each.user_properties if name == "counted"]
+    found = [found for each in reports for found in each.user_properties]
+    rows = [row for name, row in found if name == "counted"]
+    for text in (text for name, text in found if name == "printed"):
+        terminalreporter.section("what was measured")
+        terminalreporter.write(text)
     if not rows:
         return
     widths = {name: max(len(str(row[name])) for row in (*rows, {name: name})) for name in rows[0]}

@@ -499,7 +499,7 @@ def test_an_allocation_that_ends_sooner_than_one_trial_takes_says_so(search):
 
 
 @by("slurm-step")
-def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search):
+def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search, record_property):
     printed = subprocess.run(
         [sys.executable, BENCHMARK, "--rounds", "6", "--shared-dir", search.folder],
         env=search.environment,
@@ -508,6 +508,6 @@ def test_the_overhead_of_a_launch_over_the_local_one_is_printed(search):
         check=False,
     )
 
-    print(f"\n{printed.stdout}{printed.stderr}")
-    assert printed.returncode == 0
+    record_property("printed", printed.stdout)
+    assert printed.returncode == 0, printed.stderr
     search.check_nothing_is_left("launches in pairs with local ones")

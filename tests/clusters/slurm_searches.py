@@ -102,6 +102,7 @@ class Search:
             options = ["--no-shell", "--exclusive", "--nodes=2", "--time=60"]
             self.allocation = re.search(r"\d+", slurm.run("salloc", *options)).group()
         self.log = folder / "search.log"
+        self.log.touch()
         self.words = [
             *(CCLSEARCH, "run", "-c", str(self.study), "--store", str(self.store)),
             *("--strategy", "grid", "--trials", str(TRIALS)),

@@ -86,10 +86,10 @@ def seed_policy(name_or_path: str, space: Space) -> Policy:
 
 def _first(space: Space) -> Policy:
     """A policy that decides for the first feasible configuration, in the order of the choices."""
-    if not space.feasible:
+    if not space.candidates:
         raise StudyError(
             f"seed policy {FIRST!r} needs a feasible configuration; give a policy file"
         )
-    settings = dict(space.answer(space.feasible[0]))
+    settings = dict(space.answer(space.candidates[0]))
     source = f"def generate_config(workload, environment):\n    return {settings!r}\n"
     return Policy(source=source, author="seed", rationale="the first feasible configuration")

@@ -71,6 +71,10 @@ def meant(value: object, choices: Sequence[Value]) -> Value | None:
 
 
 MAX_POINTS = 200_000
+SAMPLE_COUNT, SAMPLE_TRIES = 10_000, 100_000
+"""Configurations that stand for a space with more points, and how many draws may go into them."""
+NEAR_TRIES = 2_000
+"""Draws of neighbours of a configuration that change two knobs."""
 
 
 class Points:
@@ -101,13 +105,29 @@ class Points:
         if self._allowed(0):
             yield from self._from(0, {})
 
+    def draw(self, random: Random) -> Mapping[str, Value] | None:
+        """Return a point whose values are drawn in turn; None where no rule lets one go on."""
+        self._names, values = dict(self._given), dict[str, Value]()
+        for i, knob in enumerate(self._knobs):
+            if not self._allowed(i):
+                return None
+            if not acts(knob, self._names):
+                continue
+            for choice in random.sample(knob.choices, len(knob.choices)):
+                self._names[knob.name] = values[knob.name] = choice
+                if self._allowed(i + 1):
+                    break
+            else:
+                return None
+        return values if self._allowed(len(self._knobs)) else None
+
     def _from(self, i: int, values: dict[str, Value]) -> Iterator[Mapping[str, Value]]:
+        self._visited += 1
+        if self._visited > 2 * MAX_POINTS:  # those on the way to a point count too
+            raise _too_many()
         if i == len(self._knobs):
             yield dict(values)
             return
-        self._visited += 1
-        if self._visited > MAX_POINTS:
-            raise _too_many()
         knob = self._knobs[i]
         if not acts(knob, self._names):
             if self._allowed(i + 1):
@@ -205,6 +225,30 @@ class Space:
         points = Points(self.knobs, self._rules(derived=False), self._names({})).all()
         found = [config for config in map(Config, points) if not self._broken_late(config)]
         return tuple(sorted(found, key=self._place))
+
+    @cached_property
+    def candidates(self) -> tuple[Config, ...]:
+        """What a search chooses from: every feasible configuration, of too many a fixed sample."""
+        if self.is_listable:
+            return self.feasible
+        points, random = Points(self.knobs, self._rules(derived=False), self._names({})), Random(0)
+        found: dict[Config, None] = {}
+        for _ in range(SAMPLE_TRIES):
+            point = points.draw(random)
+            config = None if point is None else Config(point)
+            if config is not None and config not in found and not self._broken_late(config):
+                found[config] = None
+            if len(found) == SAMPLE_COUNT:
+                break
+        return tuple(sorted(found, key=self._place))
+
+    def near(self, config: Config) -> tuple[Config, ...]:
+        """Return feasible neighbours: all that one changed knob gives, and many of two knobs."""
+        random = Random(config.digest)
+        one = [{knob.name: choice} for knob in self.knobs for choice in knob.choices]
+        two = [{**random.choice(one), **random.choice(one)} for _ in range(NEAR_TRIES)]
+        found = (self.check({**self.settings(config), **change}) for change in (*one, *two))
+        return tuple(dict.fromkeys(each for each in found if isinstance(each, Config)))
 
     def obstacles(self) -> tuple[str, ...]:
         """Why nothing is feasible: each rule without which something would be, as text."""

@@ -178,6 +178,9 @@ class Objective(Strict):
 class Budget(Strict):
     """When to stop; `trials` counts launches that ended by the configuration's own doing.
 
+    A search also stops where its model expects no more gain, or instead after `patience` measured
+    trials in a row without improvement, if given. It stops after `max_failures` failed trials in a
+    row, of which those out of memory do not count once a trial was measured.
     `launches` limits all launches together, those too that repeat earlier trials; without it, they
     may be four for each trial and 16. `max_node_hours` limits how long the nodes are held, added up
     over them and over all runs of the study. `max_tokens` and `max_cost_usd` limit what the model
@@ -186,7 +189,7 @@ class Budget(Strict):
 
     trials: int = 15
     launches: int | None = None
-    patience: int = 5
+    patience: int | None = None
     max_failures: int = 6
     max_wall_s: float | None = None
     max_node_hours: float | None = None

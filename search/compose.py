@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path
@@ -38,8 +38,8 @@ from records.trial import Config, Policy
 from search import settings
 from search.llm.client import Allowance
 from search.loop.batch import Capacity
-from search.loop.budget import HeldNodes, with_price, without_patience
-from search.loop.loop import Search
+from search.loop.budget import HeldNodes, with_price
+from search.loop.loop import Search, never
 from search.loop.ports import (
     Evaluator,
     Observer,
@@ -47,6 +47,7 @@ from search.loop.ports import (
 )
 from search.loop.running import check_allocation
 from search.loop.trial import ContextEvaluator, Fits, Phases, TrialRunner
+from search.strategies.base import Chooser
 from search.strategies.catalog import CHOOSERS, chooser_named
 from search.strategies.proposers import (
     FrontProposer,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 
 MODEL_TURNS: Mapping[str, "Turns"] = {"hybrid": "seldom", "llm": "every"}
 """Strategies that use a model, and how often they ask it."""
+OFFLINE = "offline"
+"""What stands behind a model: it proposes where the model does not, and says when to stop."""
 STRATEGIES = ("auto", *MODEL_TURNS, *CHOOSERS, ReplayProposer.name)
 
 
@@ -137,7 +140,7 @@ def open_search(
     again = policies_again(study, store) if study.strategy == ReplayProposer.name else ()
     seed = again[0] if again else _seed(study_id, prepared, store)
     with (
-        live_backend(study_id, prepared, store, own.feasible[0], seed, again) as backend,
+        live_backend(study_id, prepared, store, own.candidates[0], seed, again) as backend,
         compose_search(study_id, prepared, store, observer, backend) as search,
     ):
         yield search
@@ -173,7 +176,7 @@ def check_environment(prepared: PreparedStudy) -> None:
 
 def require_feasible(space: Space) -> None:
     """Raise `StudyError` where no configuration satisfies the constraints."""
-    if not space.feasible:
+    if not space.candidates:
         why = "; ".join(space.obstacles()) or "several exclude each other"
         raise StudyError(f"[space] no configuration satisfies the constraints; relax one: {why}")
 
@@ -284,16 +287,23 @@ def compose_search(
     study_id: str, prepared: PreparedStudy, store: Store, observer: Observer, backend: Backend
 ) -> Iterator[Search]:
     """Open a search that is ready to run with this backend."""
-    study = without_patience(prepared.study, prepared.space)
-    runner = backend.runner(study_id, replace(prepared, study=study), store, observer)
+    runner = backend.runner(study_id, prepared, store, observer)
+    study, space = prepared.study, prepared.space
+
+    def estimates(config: Config) -> Mapping[str, float] | None:
+        return estimate(prepared.recipe, study, config)
+
     with ExitStack() as opened:
-        proposer = _proposer(runner, backend, opened)
+        named = study.strategy if study.strategy in CHOOSERS else OFFLINE
+        chooser = chooser_named(named, space, estimates)
+        proposer = _proposer(runner, backend, chooser, opened)
         if prepared.scoring.more:
             proposer = FrontProposer(proposer, prepared.scoring)
         yield Search(
             trial_runner=runner,
             seed=backend.seed,
             proposer=proposer,
+            no_gain=chooser.no_gain if study.strategy != ReplayProposer.name else never,
             capacity=backend.capacity,
             held=backend.held,
             nodes=backend.nodes,
@@ -301,14 +311,12 @@ def compose_search(
         )
 
 
-def _proposer(runner: TrialRunner, backend: Backend, opened: ExitStack) -> Proposer:
-    study, space = runner.study, runner.prepared.space
-
-    def estimates(config: Config) -> Mapping[str, float] | None:
-        return estimate(runner.prepared.recipe, study, config)
-
+def _proposer(
+    runner: TrialRunner, backend: Backend, chooser: Chooser, opened: ExitStack
+) -> Proposer:
+    study = runner.study
     if study.strategy in CHOOSERS:
-        return OfflineProposer(chooser_named(study.strategy, space, estimates))
+        return OfflineProposer(chooser)
     if study.strategy == ReplayProposer.name:
         return ReplayProposer(backend.again[: study.budget.trials])
     if study.strategy not in MODEL_TURNS:
@@ -326,7 +334,7 @@ def _proposer(runner: TrialRunner, backend: Backend, opened: ExitStack) -> Propo
     return LlmProposer(
         client,
         runner.prepared,
-        chooser_named("offline", space, estimates),
+        chooser,
         turns=MODEL_TURNS[study.strategy],
         allowance=Allowance(study.budget, llm.model, llm.price, turns),
         notice=notice,

@@ -15,14 +15,16 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from evaluator.estimate.step_time import estimate_script
+from evaluator.estimate.memory import estimate_memory
+from evaluator.estimate.step_time import estimate_script, script_as_builtin
 from evaluator.ports import NODE_PLACES, Job, JobResult, Reading
+from evaluator.rank.job import DeviceKind
 from evaluator.recipes.script_output import TRACE_DIR, read_script
 from records.errors import StudyError, shown
 from records.expression import Expression, facts, parse
 from records.files import open_regular
 from records.scrub import expanded
-from records.study import Command, Constraint, SearchSpace, Study, Value
+from records.study import Command, Constraint, SearchSpace, Study, Value, choices_of
 from records.trial import Config, Failed
 
 
@@ -302,9 +304,28 @@ class CommandRecipe:
             space = replace(space, constraints=(*space.constraints, rule))
         return replace(study, space=space, command=replace(command, rank_count=expression))
 
-    def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:  # noqa: ARG002 - the port
-        """Return nothing: what a script's knobs mean is not known."""
-        return {}
+    def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
+        """Return the estimate of memory, where knobs and sizes have usual names."""
+        if not self.has_sizes(study):
+            return {}
+        device = DeviceKind.CPU if study.environment.device == "cpu" else DeviceKind.CUDA
+
+        def estimate(settings: Mapping[str, Value]) -> Value:
+            meaning, ranks = self.meaning(study, settings), study.environment.world_size
+            as_builtin = script_as_builtin(study.workload, meaning, ranks)
+            return estimate_memory(*as_builtin, device).total_bytes if as_builtin else 0
+
+        return {"estimated_memory_bytes": estimate}
+
+    def has_sizes(self, study: Study) -> bool:
+        """Return whether the sizes of the model are known, and what the knobs mean."""
+        first = {each.name: choices_of(each)[0] for each in study.space.dimensions}
+        meaning = self.meaning(study, {**study.space.defaults, **first})
+        return script_as_builtin(study.workload, meaning, study.environment.world_size) is not None
+
+    def meaning(self, study: Study, settings: Mapping[str, Value]) -> Mapping[str, Value]:  # noqa: ARG002 - for subclasses
+        """Return settings under the names that the estimates know, where they differ."""
+        return settings
 
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
         """Return what the built-in trainer would take, where knobs and sizes have usual names."""

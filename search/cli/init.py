@@ -322,7 +322,7 @@ def _launch_once(study: Study, probe: _Probe) -> Outcome:
         closing(make()) as launcher,
     ):
         evaluator = TrialEvaluator(probe, launcher, lambda _phase: None)
-        return evaluator.evaluate(study, space_of(study).feasible[0], Path(folder))
+        return evaluator.evaluate(study, space_of(study).candidates[0], Path(folder))
 
 
 def _launched(result: _Result) -> _Result:
@@ -440,7 +440,7 @@ def _tried(study: Study) -> _Tried:
         scores = {one.expression.text: one.of(outcome) for one in objectives}
     return _Tried(
         study=study,
-        config=space_of(study).feasible[0],
+        config=space_of(study).candidates[0],
         outcome=outcome,
         scores=scores,
         checks=[*checks, _stacks(study, recipe)],

@@ -102,7 +102,8 @@ class SearchOptions:
     )
     patience: int | None = option(
         None,
-        "Stop after N trials in a row without improvement. [default: the study's; built-in 6]",
+        "Stop after N measured trials in a row without improvement. [default: the study's; "
+        "when nothing is left to gain]",
         metavar="N",
         min=1,
     )

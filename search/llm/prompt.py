@@ -292,7 +292,7 @@ class TurnText:
         return template("turn").substitute(
             facts,
             **_filled(sections),
-            patience=budget.patience,
+            patience=_patience_words(budget.patience),
             flat_count=launches_since_best(history),
             trials=format_count(len(history), "trial"),
             measured_count=len(history.measured),
@@ -565,6 +565,10 @@ def config_words(config: Config, best: Trial | None = None) -> str:
 def template(name: str) -> Template:
     """Return the template with this name."""
     return Template((files("search.llm") / "prompts" / f"{name}.md").read_text(encoding="utf-8"))
+
+
+def _patience_words(patience: int | None) -> str:
+    return "" if patience is None else f"; after {patience} measured ones the search ends"
 
 
 def _filled(sections: Mapping[str, Iterable[str]]) -> Mapping[str, str]:

@@ -12,13 +12,12 @@ from functools import cache
 from importlib.resources import files
 from itertools import takewhile
 
-from policies.space import Space
 from records.codec import from_document
 from records.errors import Strict, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Environment, Llm, Price, Study
-from records.trial import Failed, FailureKind, History, Repeat, Stage
+from records.trial import Failed, FailureKind, History, Repeat, Stage, Trial
 
 
 def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | None) -> str | None:
@@ -32,8 +31,8 @@ def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | 
         return f"all {budget.launch_limit} launches are used"
     if out_of_time is not None:
         return out_of_time
-    if (flat := launches_since_best(history)) >= budget.patience:
-        return f"{flat} launches in a row brought no improvement"
+    if budget.patience is not None and (flat := measured_since_best(history)) >= budget.patience:
+        return f"{flat} measured trials in a row brought no improvement"
     if (failed := failures_in_a_row(history)) >= budget.max_failures:
         return f"{failed} trials in a row failed"
     return None
@@ -169,14 +168,6 @@ def script_fault(study: Study, history: History) -> str | None:
     return None
 
 
-def without_patience(study: Study, space: Space) -> Study:
-    """Return the study without patience if its budget covers every feasible configuration."""
-    trials = study.budget.trials
-    if not space.is_listable or len(space.feasible) > trials:
-        return study
-    return replace(study, budget=replace(study.budget, patience=max(trials, study.budget.patience)))
-
-
 def exhausted_reason(study: Study) -> str:
     """Return why nothing more is proposed although the budget allows it."""
     if study.replay_of is not None:
@@ -191,12 +182,13 @@ def parallel_limit(study: Study, history: History, used: int) -> int:
     """
     budget = study.budget
     launches_each = 2 * (1 + study.measure.infrastructure_retries)
-    left = (
+    left = [
         budget.trials - history.launched_count,
         (budget.launch_limit - used) // launches_each,
-        budget.patience - launches_since_best(history),
         budget.max_failures - failures_in_a_row(history),
-    )
+    ]
+    if budget.patience is not None:
+        left.append(budget.patience - measured_since_best(history))
     return max(1, min(left))
 
 
@@ -223,16 +215,35 @@ def launches_since_best(history: History) -> int:
 
     With several objectives, count those after the newest on the front.
     """
+    return sum(trial.launched for trial in _since_best(history))
+
+
+def measured_since_best(history: History) -> int:
+    """Count measured trials after the best one, as `launches_since_best` does."""
+    return sum(trial.score is not None for trial in _since_best(history))
+
+
+def _since_best(history: History) -> Sequence[Trial]:
     best = history.best
     if best is None:
-        return 0
+        return ()
     newest = max([best.ordinal, *history.front])
-    return sum(trial.launched for trial in history if trial.ordinal > newest)
+    return [trial for trial in history if trial.ordinal > newest]
 
 
 def failures_in_a_row(history: History) -> int:
-    """Count the failed trials since the last measured one."""
-    return sum(1 for _ in takewhile(lambda trial: trial.score is None, reversed(history.trials)))
+    """Count the failed trials since the last measured one.
+
+    Once something ran, those out of memory do not count: they show what fits.
+    """
+    failed = list(takewhile(lambda trial: trial.score is None, reversed(history.trials)))
+    if len(failed) == len(history):
+        return len(failed)
+    return sum(not _is_out_of_memory(trial) for trial in failed)
+
+
+def _is_out_of_memory(trial: Trial) -> bool:
+    return isinstance(trial.outcome, Failed) and trial.outcome.kind is FailureKind.OUT_OF_MEMORY
 
 
 def extend_budget(study_id: str, more: int, records: Store, most: int | None = None) -> Study:
@@ -255,7 +266,7 @@ def extend_budget(study_id: str, more: int, records: Store, most: int | None = N
         budget = replace(
             study.budget,
             trials=trials,
-            patience=study.budget.patience + more,
+            patience=study.budget.patience and study.budget.patience + more,
             launches=None if by_default else enough,
         )
         study = replace(study, budget=budget)

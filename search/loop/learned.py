@@ -90,10 +90,11 @@ class _Finder:
         failed: Set[Config | None],
         revoked: Sequence[str],
     ) -> None:
-        self._configs = space.feasible
+        launched = (config for config in measured | failed if config is not None)
+        self._configs = [*dict.fromkeys((*space.candidates, *launched))]
         self._measured, self._failed = self._mask(measured), self._mask(failed)
         revoked_texts = {name.removeprefix(PREFIX) for name in revoked}
-        single = list(_literals(space))
+        single = list(_literals(space, self._configs))
         pairs = (
             _Predicate(one.literals + other.literals, one.holds & other.holds)
             for one, other in combinations(single, 2)
@@ -174,10 +175,10 @@ def _by_cause(trials: Sequence[Trial]) -> dict[tuple[FailureKind, str], list[Tri
     return groups
 
 
-def _literals(space: Space) -> Iterator[_Predicate]:
-    """Yield conditions on one knob that hold for some feasible configurations, not all."""
+def _literals(space: Space, configs: Sequence[Config]) -> Iterator[_Predicate]:
+    """Yield conditions on one knob that hold for some of the configurations, not all."""
     for knob in space.knobs:
-        values = [config.values.get(knob.name) for config in space.feasible]
+        values = [config.values.get(knob.name) for config in configs]
         for literal, matches in _conditions(knob):
             holds = _to_mask([value in matches for value in values])
             if holds.any() and not holds.all():

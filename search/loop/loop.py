@@ -9,6 +9,7 @@ from evaluator.launchers.cluster.nodes import slow_node_words, topology_words
 from evaluator.ports import PhaseListener
 from records.codec import to_json
 from records.machine import NodeRecord
+from records.study import Study
 from records.trial import History, Policy
 from search.loop.batch import Batch, Capacity
 from search.loop.budget import (
@@ -29,6 +30,11 @@ from search.loop.study_result import StudyResult, find
 from search.loop.trial import HasTime, TrialRunner
 
 
+def never(study: Study, history: History) -> str | None:  # noqa: ARG001 - as a strategy is asked
+    """Return no reason to stop."""
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """A running study; its whole state is in the store, so any process can resume it."""
@@ -36,6 +42,8 @@ class Search:
     trial_runner: TrialRunner
     seed: Policy
     proposer: Proposer
+    no_gain: Callable[[Study, History], str | None] = never
+    """Why no further launch is worth it; None where one may be."""
     clock: Callable[[], float] = time.monotonic
     capacity: Capacity = field(default_factory=Capacity)
     held: HeldNodes | None = None
@@ -140,8 +148,10 @@ class Search:
             settled, used = len(history), launches_used(history, plan.runner.recorded)
             self._record_nodes(limit)
             late = self.out_of_time or partial(limit.out_of_time, used, 1 + plan.closing_count)
-            reason = script_fault(study, history) or stop_reason(
-                study.budget, history, used, late()
+            reason = (
+                script_fault(study, history)
+                or stop_reason(study.budget, history, used, late())
+                or self.no_gain(study, history)
             )
             if reason is not None:
                 check_first_trial(history, limit.out_of_time)

@@ -175,6 +175,7 @@ def _space_words(study: Study, space: Space | None) -> str:
 
 def _budget_words(budget: Budget) -> str:
     limits = (
+        (budget.patience, "stops after {} measured trials without improvement"),
         (budget.max_wall_s, "at most {:g} s"),
         (budget.max_node_hours, "at most {:g} node-hours"),
         (budget.max_tokens, "{} model tokens"),
@@ -183,7 +184,6 @@ def _budget_words(budget: Budget) -> str:
     return ", ".join(
         (
             f"{budget.trials} trials in {budget.launch_limit} launches",
-            f"stops after {budget.patience} trials without improvement",
             *(words.format(limit) for limit, words in limits if limit is not None),
         )
     )

@@ -1,5 +1,7 @@
 """What offline strategies share: the protocol, untried configurations, observations as numbers."""
 
+import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -8,9 +10,9 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from evaluator.objective import scoring_of
-from policies.space import Space
+from policies.space import SAMPLE_COUNT, Space
 from records.study import Study
-from records.trial import Config, Failed, FailureKind, History, Trial
+from records.trial import Config, Failed, FailureKind, History, Measured, Trial
 from search.loop.inert import equal_configs
 from search.strategies.surrogate import Floats
 from search.views.format import differing_knobs
@@ -56,15 +58,24 @@ class Chooser(ABC):
         """Return up to `count` of the most promising configurations, best first."""
         return ()
 
+    def no_gain(self, study: Study, history: History) -> str | None:  # noqa: ARG002 - most strategies expect nothing
+        """Return why no further launch is worth it; None where one may be."""
+        return None
+
     @abstractmethod
     def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
         """Return one of the untried configurations, of which there is at least one."""
 
 
 def untried(space: Space, history: History) -> list[Config]:
-    """Return the feasible configurations that were not launched yet, in the order of the space."""
-    launched = attempted(history)
-    return [config for config in space.feasible if config not in launched]
+    """Return the feasible configurations that were not launched yet, in the order of the space.
+
+    Of a space that is too large to list, return a sample and the neighbours of the best.
+    """
+    launched, known = attempted(history), space.candidates
+    if len(known) == SAMPLE_COUNT and history.best is not None and history.best.config is not None:
+        known = tuple(dict.fromkeys((*known, *space.near(history.best.config))))
+    return [config for config in known if config not in launched]
 
 
 def worth_trying(study: Study, history: History, left: list[Config]) -> list[Config]:
@@ -102,13 +113,17 @@ class Observations:
 
     A configuration is `barred` if it failed, unless infrastructure or a metric was at fault, or if
     it broke a limit. Losses are logarithms where costs have one sign: of a time itself, of a rate
-    with the sign changed. `launch_counts` are the launches behind each loss.
+    with the sign changed. `launch_counts` are the launches behind each loss, `peaks` the binary
+    logarithms of the memory that a device had in use, NaN where unknown.
     """
 
     measured: tuple[Config, ...]
     losses: Floats
     launch_counts: Floats
+    peaks: Floats
     barred: tuple[Config, ...]
+    shortages: Mapping[Config, "Shortage"]
+    """Those of the barred that ran out of memory."""
     sign: int
     """1 where losses are logarithms of the objective, -1 of its inverse, 0 where not logarithms."""
 
@@ -117,7 +132,7 @@ class Observations:
         """Read the history; the later of two trials of one configuration counts."""
         measured = {trial.config: trial for trial in history.measured if trial.config is not None}
         failed = {
-            trial.config: None
+            trial.config: trial
             for trial in history
             if trial.config is not None and trial.config not in measured and _is_its_doing(trial)
         }
@@ -131,7 +146,14 @@ class Observations:
             measured=tuple(measured),
             losses=losses,
             launch_counts=np.array(counts),
+            peaks=np.array([_peak(trial) for trial in measured.values()], dtype=np.float64),
             barred=(*broken, *failed),
+            shortages={
+                config: Shortage.of(trial.outcome.message)
+                for config, trial in failed.items()
+                if isinstance(trial.outcome, Failed)
+                and trial.outcome.kind is FailureKind.OUT_OF_MEMORY
+            },
             sign=sign,
         )
 
@@ -146,7 +168,47 @@ class Observations:
             measured=(*self.measured, *pending),
             losses=np.concatenate((self.losses, losses)),
             launch_counts=np.concatenate((self.launch_counts, np.ones(len(pending)))),
+            peaks=np.concatenate((self.peaks, np.full(len(pending), np.nan))),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """How much memory a device had and how much was needed, in bytes; None where not reported."""
+
+    total_bytes: float | None = None
+    needed_bytes: float | None = None
+
+    @classmethod
+    def of(cls, message: str) -> "Shortage":
+        """Read PyTorch's message: what it could not allocate comes on top of what is in use."""
+        total, free, asked = (_size(pattern, message) for pattern in (TOTAL, FREE, ASKED))
+        if total is None or free is None or asked is None:
+            return cls(total)
+        return cls(total, total - free + asked)
+
+
+ASKED = re.compile(r"Tried to allocate ([\d.]+) ([KMG])iB")
+TOTAL = re.compile(r"total capacity of ([\d.]+) ([KMG])iB|([\d.]+) ([KMG])iB total capacity")
+FREE = re.compile(r"([\d.]+) ([KMG])iB (?:is )?free")
+BINARY = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def _size(pattern: re.Pattern[str], message: str) -> float | None:
+    found = pattern.search(message)
+    if found is None:
+        return None
+    number, unit = filter(None, found.groups())
+    return float(number) * BINARY[unit] if number.count(".") < 2 else None
+
+
+def _peak(trial: Trial) -> float:
+    """Return the binary logarithm of what the fullest device had in use; NaN where unknown."""
+    outcome = trial.outcome
+    if not isinstance(outcome, Measured) or outcome.measurement.device == "cpu":
+        return math.nan
+    peak = max(outcome.measurement.peak_memory_bytes, default=0)
+    return math.log2(peak) if peak > 0 else math.nan
 
 
 def _is_its_doing(trial: Trial) -> bool:

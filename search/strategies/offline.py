@@ -1,22 +1,25 @@
 """Strategies without an LLM. `offline`: a cost model says where to look, trials correct it.
 
-The expectation is an analytic estimate, calibrated on measured trials. A Gaussian process over the
-knobs learns its errors, another one which configurations fail. The untried configuration with the
-largest expected improvement comes next. After several launches without improvement, every second
-move is one of coordinate descent, which uses no model.
+The expectation is an analytic estimate, calibrated on measured trials, as far as trials confirm it.
+A Gaussian process over the knobs learns its errors, another one which configurations fail. The
+untried configuration with the largest expected improvement comes next; without an estimate, the
+first few are spread over the choices of all knobs.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from random import Random
+from statistics import fmean
 
 import numpy as np
 
 from policies.space import Space
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, History
-from search.loop.budget import launches_since_best, remaining_launches
+from search.loop.budget import remaining_launches
 from search.loop.leader import STEP_OBJECTIVES
 from search.loop.learned import learned_constraints
 from search.strategies.base import (
@@ -29,20 +32,27 @@ from search.strategies.base import (
     worth_trying,
 )
 from search.strategies.cost_model import Feasibility, Forecaster, Prospects
+from search.strategies.surrogate import Distances, Floats
 from search.views.format import differing_knobs
 
 POOL = 4000
-"""Configurations that are compared per turn; of more, a random part of those near the best."""
-NEAR_KNOBS = 3
-"""Knobs in which a move may differ from the best, while such configurations are left."""
-DOUBT_AFTER = 4
-"""Launches in a row without improvement, after which the model has every second move."""
+"""Configurations that are compared per turn; of more, half are drawn from those near the best."""
+NEAR_KNOBS = 2
+"""Knobs in which a configuration near the best may differ from it."""
+SPREAD_COUNT = 5
+"""Configurations to measure before the model chooses, where there is no estimate."""
 DOUBTFUL = 0.25
 """Factor for configurations that break a learned constraint, which may be wrong."""
-NEGLIGIBLE = 0.002
-"""Expected improvement of the logarithm of the objective that is not worth a launch."""
+ALIKE = 0.02
+"""Gains that differ by less, relatively, are one: the nearest to the best comes first."""
 MOST_CANDIDATES = 20
 SURE = 0.99
+SAFE = 0.9
+"""Share of the largest chance to run that counts as safe."""
+LEARNED_FROM = 5
+"""Measured configurations from which on the model may end a search."""
+CALM_LAUNCHES = 2
+"""Launches that were expected to gain nothing, and did not, before a search ends."""
 
 
 class HybridChooser(Chooser):
@@ -52,8 +62,12 @@ class HybridChooser(Chooser):
 
     def __init__(self, space: Space, estimates: Estimates = lambda _: None) -> None:
         super().__init__(space, cache(estimates))
-        self._descent = CoordinateChooser(space)
-        self._feasibility = Feasibility(space)
+        self._distances = Distances(space)
+        self._feasibility = Feasibility(space, self._distances)
+        self._forecasters = {
+            estimated: Forecaster(self._distances, self.estimates if estimated else None)
+            for estimated in (True, False)
+        }
 
     def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
         """Return the most promising configuration."""
@@ -62,11 +76,37 @@ class HybridChooser(Chooser):
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
         """Return up to `count` of the most promising configurations, best first.
 
-        They are ordered by expected improvement, lowered where a learned constraint is broken. A
-        move of coordinate descent comes first, with the expectation of the model.
+        They are ordered by expected improvement, lowered where a learned constraint is broken.
         """
         left = worth_trying(study, history, untried(self.space, history))
         return self._candidates(study, history, left, count) if left else ()
+
+    def no_gain(self, study: Study, history: History) -> str | None:
+        """Return why no launch is worth it now, nor was the last two; None where one may be.
+
+        A space that fits in the remaining budget is enumerated all the same. Patience, where it is
+        given, takes the place of this.
+        """
+        if study.budget.patience is not None or history.weights or history.best is None:
+            return None
+        left = worth_trying(study, history, untried(self.space, history))
+        if len(left) <= remaining_launches(study, history):
+            return None
+        gain = 0.0
+        for back in range(CALM_LAUNCHES + 1):
+            earlier = history if back == 0 else history.before(history.trials[-back].ordinal)
+            if earlier.best is None or len(earlier.measured) < LEARNED_FROM:
+                return None
+            before = worth_trying(study, earlier, untried(self.space, earlier))
+            expected = math.expm1(math.exp(self._options(study, earlier, before).log_gains.max()))
+            if expected >= study.measure.margin:
+                return None
+            gain = gain or expected
+        return (
+            f"nothing is left to gain: the most promising of {len(left)} untried configurations "
+            f"is expected to improve on the best by {gain:.1%}, its chance to fail included, and "
+            f"less than {study.measure.margin:.0%} counts as no difference"
+        )
 
     def _candidates(
         self, study: Study, history: History, left: list[Config], count: int
@@ -74,63 +114,117 @@ class HybridChooser(Chooser):
         known = Observations.of(history)
         best = history.best.config if history.best is not None else None
         if best is None:
-            return self._untested(known, left, count)
-        learned = learned_constraints(self.space, history, study.revoked)
-        doubtful = {c for c in left if any(each.breaks(c) is not None for each in learned)}
-        pool = self._pool(study, history, best, left)
-        descends = _is_descending(history)
-        if descends:
-            sound = [config for config in left if config not in doubtful]
-            move = self._descent.move(sound or left, history).config
-            pool = [move, *(config for config in pool if config != move)]
-        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
-        # Estimates are of the step time only.
-        forecaster = Forecaster(self.space, self.estimates if timed else None)
-        if history.pending:
-            sure = np.ones(len(history.pending))
-            pending = forecaster.prospects(known, history.pending, sure)
-            known = known.with_pending(history.pending, pending.losses)
-        chances = self._feasibility.chances(known, [best, *pool])
-        prospects = forecaster.prospects(known, [best, *pool], chances)
-        trust = np.array([DOUBTFUL if config in doubtful else 1.0 for config in pool])
-        gains = prospects.gains(float(prospects.losses[0]))[1:] * trust
-        if gains.max() < NEGLIGIBLE:
-            # The best may have been lucky: the next best is what a final then finds.
-            gains = prospects.gains(float(prospects.losses[1:].min()))[1:] * trust
-        if descends:
-            gains[0] = np.inf
+            return self._untested(study, history, known, left, count)
         launches, note = remaining_launches(study, history), ""
         if len(left) <= launches:
             note = f"all {len(left)} untried configurations fit in the {launches} launches left"
-        order = np.argsort(-gains, kind="stable")[: min(count, MOST_CANDIDATES)] + 1
-        return tuple(_choice(prospects, known, best, int(place), note) for place in order)
+        decided = len(known.measured) + len(history.pending)
+        if decided < SPREAD_COUNT and not note and not self._is_estimated(study, history, best):
+            return self._spread(study, history, left, known, count)
+        options = self._options(study, history, left)
+        order = self._order(options)[: min(count, MOST_CANDIDATES)]
+        return tuple(
+            _choice(options.prospects, options.known, best, place + 1, note) for place in order
+        )
+
+    def _is_estimated(self, study: Study, history: History, config: Config) -> bool:
+        """Whether estimates, which are of the step time only, are of the objective too."""
+        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
+        return timed and self.estimates(config) is not None
+
+    def _options(self, study: Study, history: History, left: Sequence[Config]) -> "_Options":
+        """Return what is expected of a pool of untried configurations, and of the best."""
+        known = Observations.of(history)
+        if history.best is None or history.best.config is None:
+            raise ValueError("nothing was measured")
+        best = history.best.config
+        pool = self._pool(study, history, best, left)
+        forecaster = self._forecasters[self._is_estimated(study, history, best)]
+        if history.pending:
+            sure = np.ones(len(history.pending))
+            pending = forecaster.prospects(known, history.pending, sure)
+            known = known.with_pending(history.pending, pending.believed.losses)
+        chances = self._feasibility.chances(known, [best, *pool])
+        prospects = forecaster.prospects(known, [best, *pool], chances)
+        learned = learned_constraints(self.space, history, study.revoked)
+        doubtful = [any(each.breaks(c) is not None for each in learned) for c in pool]
+        log_gains = prospects.log_gains(0)[1:] + np.log(np.where(doubtful, DOUBTFUL, 1.0))
+        return _Options(known, prospects, log_gains)
+
+    def _order(self, options: "_Options") -> Sequence[int]:
+        """Return places in the pool by gain; among almost equal ones the nearest to the best."""
+        best, *pool = options.prospects.configs
+        gains = options.log_gains
+        order = np.argsort(-gains, kind="stable").tolist()
+        alike = [place for place in order[:POOL] if gains[place] > gains[order[0]] - ALIKE]
+        alike.sort(key=lambda place: self.space.distance(best, pool[place]))
+        return [*alike, *order[len(alike) :]]
 
     def _untested(
-        self, known: Observations, left: Sequence[Config], count: int
+        self,
+        study: Study,
+        history: History,
+        known: Observations,
+        left: Sequence[Config],
+        count: int,
     ) -> tuple[Choice, ...]:
-        """Order by the chance to run and the estimate, while nothing is measured."""
+        """Take what is sure to run, while nothing is measured: of that the fastest by estimate."""
         chances = self._feasibility.chances(known, left)
         parts = [self.estimates(config) for config in left]
+        if None in parts:
+            return self._spread(study, history, left, known, count)
         seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
-        order = np.argsort(-chances / seconds, kind="stable")[:count]
+        risky = chances < SAFE * chances.max()
+        order = np.lexsort((seconds, -chances * risky, risky))[:count]
         why = "nothing was measured yet: likely to run, and fast by an estimate from sizes alone"
         return tuple(Choice(config=left[place], why=why) for place in order)
+
+    def _spread(
+        self,
+        study: Study,
+        history: History,
+        left: Sequence[Config],
+        known: Observations,
+        count: int,
+    ) -> tuple[Choice, ...]:
+        """Order by how seldom settings were tried, among what is likely to run."""
+        decided = [*(t.config for t in history if t.config is not None), *history.pending]
+        uses = Counter(setting for config in decided for setting in config.values.items())
+        chances = self._feasibility.chances(known, left)
+        safe = [
+            c for c, chance in zip(left, chances, strict=True) if chance >= SAFE * chances.max()
+        ]
+        draw = Random(f"{study.random_seed}/{len(decided)}")
+        draw.shuffle(safe)
+
+        def familiar(config: Config) -> float:
+            return -fmean(1 / (1 + uses[setting]) for setting in config.values.items())
+
+        why = "settings that were seldom tried, before there is enough to expect anything by"
+        if not known.measured:
+            why = "nothing was measured yet: likely to run, and settings that were seldom tried"
+        return tuple(Choice(config=each, why=why) for each in sorted(safe, key=familiar)[:count])
 
     def _pool(
         self, study: Study, history: History, best: Config, left: Sequence[Config]
     ) -> Sequence[Config]:
-        """Return the configurations near the best, or all if none of those is left."""
-        near = [each for each in left if self.space.distance(best, each)[0] <= NEAR_KNOBS]
-        pool = near or left
-        if len(pool) <= POOL:
-            return pool
-        return Random(f"{study.random_seed}/{len(history)}").sample(pool, POOL)
+        """Return all that are left; of very many, a random part and half of it near the best."""
+        if len(left) <= POOL:
+            return left
+        draw = Random(f"{study.random_seed}/{len(history)}")
+        apart = (self._distances.between([best], left)[0] > 0).sum(axis=-1)
+        near = [left[place] for place in np.flatnonzero(apart <= NEAR_KNOBS).tolist()]
+        pool = dict.fromkeys(draw.sample(near, min(len(near), POOL // 2)))
+        return [*(pool | dict.fromkeys(draw.sample(left, POOL // 2)))]
 
 
-def _is_descending(history: History) -> bool:
-    """Whether this move is one of coordinate descent."""
-    flat = launches_since_best(history) + len(history.pending)
-    return flat >= DOUBT_AFTER and flat % 2 == DOUBT_AFTER % 2
+@dataclass(frozen=True, slots=True, eq=False)
+class _Options:
+    """What is expected of the best and of a pool, by what is known, and the pool's gains."""
+
+    known: Observations
+    prospects: Prospects
+    log_gains: Floats
 
 
 def _choice(
@@ -138,8 +232,9 @@ def _choice(
 ) -> Choice:
     """Return a configuration with its changes from the best and its expected result."""
     config = prospects.configs[place]
-    ahead = float(prospects.losses[0] - prospects.losses[place])
-    margin = 2 * float(prospects.deviations[place])
+    forecast = prospects.believed
+    ahead = float(forecast.losses[0] - forecast.losses[place])
+    margin = 2 * float(forecast.deviations[place])
     gain, risk = "", ""
     if known.sign:
         low, high = math.exp(ahead - margin), math.exp(ahead + margin)
@@ -184,7 +279,7 @@ class RankedChooser(Chooser):
         """Return the untried configuration with the best estimate."""
         known = Observations.of(history)
         if known.measured:
-            losses = Forecaster(self.space, self.estimates).expected(known, left)
+            losses = Forecaster(Distances(self.space), self.estimates).expected(known, left)
         else:
             each = [self.estimates(config) for config in left]
             losses = np.array([sum(parts.values()) if parts else 0.0 for parts in each])

@@ -75,7 +75,7 @@ def study_again(row: StudyRow, store: Store) -> Study:
     budget = replace(
         row.study.budget,
         trials=count,
-        patience=count,
+        patience=None,
         max_failures=count,
         launches=None,
         max_wall_s=None,
@@ -112,7 +112,12 @@ def race_study(row: StudyRow, ordinals: tuple[int, int], store: Store) -> Study:
     each = 1 + measure.infrastructure_retries + measure.self_test_rounds
     launches = 2 * (each + 2 * measure.max_confirm_rounds)
     budget = replace(
-        row.study.budget, trials=2, patience=2, max_failures=2, launches=launches, max_wall_s=None
+        row.study.budget,
+        trials=2,
+        patience=None,
+        max_failures=2,
+        launches=launches,
+        max_wall_s=None,
     )
     return replace(
         row.study,

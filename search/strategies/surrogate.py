@@ -1,9 +1,9 @@
 """A Gaussian process over knobs, and the importance of each knob by it.
 
-The covariance is the mean of a term for each knob alone and one for all together. The reach of
-effects, the weight of each knob and the noise of launches maximize the marginal likelihood
-(Rasmussen and Williams, "Gaussian Processes for Machine Learning", 2006, chapter 5), with the
-amplitude integrated out.
+The covariance is the mean of a term for each knob alone and one for all together, both Matern 5/2.
+Lengths, shares, amplitude and noise maximize the posterior (Rasmussen and Williams, "Gaussian
+Processes for Machine Learning", 2006, chapter 5); the prior of lengths grows with the number of
+knobs (Hvarfner et al., "Vanilla Bayesian Optimization Performs Great in High Dimensions", 2024).
 
 The importance of a knob is predicted: each tried configuration with every measured choice of the
 knob and the other knobs unchanged, as the mean over configurations.
@@ -11,9 +11,8 @@ knob and the other knobs unchanged, as the mean over configurations.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -28,31 +27,39 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Distances:
-    """Distances between the configurations of one space, shaped (rows, columns, knobs).
+    """Distances between the configurations of one space, shaped (rows, columns, knobs), 0 to 1.
 
-    The distance of numbers is that of their places among the choices, so degrees that double are
-    evenly spaced. The distance of texts, of switches, and of a value from none is 1.
+    The distance of numbers is that of their places among the choices, as a share of the largest,
+    so degrees that double are evenly spaced. The distance of texts, of switches, and of a value
+    from none is 1.
     """
 
     def __init__(self, space: Space) -> None:
-        self._knobs = space.knobs
         self._tables = [_table(knob) for knob in space.knobs]
+        self._places = [
+            (knob.name, {choice: place for place, choice in enumerate(knob.choices)})
+            for knob in space.knobs
+        ]
+        self._rows: dict[Config, tuple[int, ...]] = {}
 
     def between(self, rows: Sequence[Config], columns: Sequence[Config]) -> Floats:
         """Return the distance of every row to every column in every knob."""
-        distances = np.empty((len(rows), len(columns), len(self._knobs)))
-        for i, (knob, table) in enumerate(zip(self._knobs, self._tables, strict=True)):
-            distances[:, :, i] = table[np.ix_(_places(knob, rows), _places(knob, columns))]
+        here, there = self._of(rows), self._of(columns)
+        distances = np.empty((len(rows), len(columns), len(self._tables)))
+        for i, table in enumerate(self._tables):
+            distances[:, :, i] = table[np.ix_(here[:, i], there[:, i])]
         return distances
 
-
-def _places(knob: Knob, configs: Sequence[Config]) -> list[int]:
-    """Return the place of each configuration's value among the choices; the last if it has none."""
-    places = {choice: place for place, choice in enumerate(knob.choices)}
-    nowhere = len(knob.choices)
-    return [
-        places[config[knob.name]] if knob.name in config.values else nowhere for config in configs
-    ]
+    def _of(self, configs: Sequence[Config]) -> NDArray[np.intp]:
+        """Return the place of each value among the choices of its knob; the last if it has none."""
+        for config in configs:
+            if config not in self._rows:
+                self._rows[config] = tuple(
+                    places[config[name]] if name in config.values else len(places)
+                    for name, places in self._places
+                )
+        rows = [self._rows[config] for config in configs]
+        return np.array(rows, dtype=np.intp).reshape(len(rows), len(self._tables))
 
 
 def _table(knob: Knob) -> Floats:
@@ -62,60 +69,76 @@ def _table(knob: Knob) -> Floats:
         np.fill_diagonal(table, 0)
         return table
     steps = np.arange(count)
-    table[:count, :count] = np.abs(steps[:, None] - steps[None, :])
+    table[:count, :count] = np.abs(steps[:, None] - steps[None, :]) / max(1, count - 1)
     table[count, count] = 0
     return table
 
 
-ALONE_SHARES = (0.2, 0.5)
-REACHES = (0.7, 1.5)
-NOISES = (0.01, 0.05, 0.2)
-"""Variance of a launch in units of the variance between configurations."""
-WEIGHTS = (0.2, 1.0, 4.0)
-WEIGHED_FROM = 4
-"""Least number of measured configurations for which weights of knobs are fitted."""
-WEIGHING_ROUNDS = 2
-WEIGHT_PENALTY = 0.1
+SQRT5 = math.sqrt(5)
+LENGTH_DEVIATION = math.sqrt(3)
 AMPLITUDE_COUNT, AMPLITUDE = 4.0, 0.3
 """Prior: as if four configurations had differed by 30 %."""
+NOISE, NOISE_DEVIATION = 0.03, 0.7
+"""Prior of the deviation of a launch, and deviation of its logarithm."""
+SHARE_DEVIATION = 1.5
+"""Of the log odds of the share of knobs alone."""
+CONSTANT = 3.0
+"""Prior deviation of the mean of all values."""
+LARGEST = 10.0
+"""Of all parameters, which are logarithms."""
+LEAST_VARIANCE = 1e-6
+MOST_STEPS = 60
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Kernel:
-    """Similarity of two configurations, 1 for the same one."""
+    """Covariance of configurations; `lengths` are distances over which values change."""
 
-    alone_share: float
-    reach: float
-    weights: Floats
+    lengths: Floats
+    alone_share: float = 0.5
+    variance: float = 1.0
 
     def of(self, distances: Floats) -> Floats:
-        """Return similarities (rows, columns) for distances (rows, columns, knobs)."""
-        relative = self.weights / self.weights.mean()
-        alone = (np.exp(-distances / self.reach) * relative).mean(axis=-1)
-        together = np.exp(-(distances * relative).sum(axis=-1) / (2 * self.reach))
-        similarity: Floats = self.alone_share * alone + (1 - self.alone_share) * together
-        return similarity
+        """Return covariances (rows, columns) for distances (rows, columns, knobs)."""
+        squares = (distances / self.lengths) ** 2
+        alone = _matern(squares).mean(axis=-1)
+        together = _matern(squares.sum(axis=-1))
+        mixed: Floats = self.alone_share * alone + (1 - self.alone_share) * together
+        return self.variance * mixed
 
-    def weighing(self, knob: int, weight: float) -> "Kernel":
-        """Return the kernel with another weight of a knob."""
-        weights = self.weights.copy()
-        weights[knob] = weight
-        return replace(self, weights=weights)
+
+def _matern(squares: Floats) -> Floats:
+    """Return the Matern 5/2 correlation at squared distances."""
+    far = SQRT5 * np.sqrt(squares)
+    near: Floats = (1 + far + far**2 / 3) * np.exp(-far)
+    return near
+
+
+def _matern_slope(squares: Floats) -> Floats:
+    """Return its derivative by the squared distance."""
+    far = SQRT5 * np.sqrt(squares)
+    slope: Floats = -5 / 6 * (1 + far) * np.exp(-far)
+    return slope
+
+
+def usual_length(knob_count: int) -> float:
+    """Return the mode of the prior of a length."""
+    return math.exp(math.sqrt(2) + math.log(knob_count) / 2 - LENGTH_DEVIATION**2)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Surrogate:
-    """A fitted process: predicts how far values lie from their prior expectation.
+    """A fitted process: predicts values from the measured ones.
 
-    `unlikeliness` is the negative logarithm of how likely the values are by it.
+    `trends` (measured, count) are functions of which values are a sum with unknown weights, each
+    with a deviation of 1; `noise` is the deviation of a launch.
     """
 
     kernel: Kernel
     noise: float
-    variance: float
-    factor: Floats
     values: Floats
-    unlikeliness: float
+    trends: Floats
+    factor: Floats
 
     @property
     def solved(self) -> Floats:
@@ -123,43 +146,130 @@ class Surrogate:
         solved: Floats = scipy.linalg.cho_solve((self.factor, True), self.values)
         return solved
 
-    def predict(self, distances: Floats) -> tuple[Floats, Floats]:
+    @property
+    def misfit(self) -> float:
+        """Deviation of a single value from the trends."""
+        return math.sqrt(self.kernel.variance + self.noise**2)
+
+    def predict(self, distances: Floats, trends: Floats | None = None) -> tuple[Floats, Floats]:
         """Return mean and deviation for rows, by their distances to the measured configurations."""
-        similar = self.kernel.of(distances)
+        own = _constant(len(distances)) if trends is None else trends
+        similar = self.kernel.of(distances) + own @ self.trends.T
         reduced = scipy.linalg.solve_triangular(self.factor, similar.T, lower=True)
-        left = np.maximum(1 - (reduced**2).sum(axis=0), 1e-9)
-        return similar @ self.solved, np.sqrt(self.variance * left)
+        prior = self.kernel.variance + (own**2).sum(axis=1)
+        left = np.maximum(prior - (reduced**2).sum(axis=0), 1e-6)
+        return similar @ self.solved, np.sqrt(left)
+
+    def left_out(self) -> tuple[Floats, Floats]:
+        """Return error and variance of each value as the others predict it."""
+        inverse = np.diag(scipy.linalg.cho_solve((self.factor, True), np.eye(len(self.values))))
+        return self.solved / inverse, 1 / inverse
+
+    @property
+    def log_density(self) -> float:
+        """Logarithm of how likely each value is by the others, over all values."""
+        errors, variances = self.left_out()
+        return float(-0.5 * (np.log(2 * np.pi * variances) + errors**2 / variances).sum())
 
 
-def fit(distances: Floats, values: Floats, launch_counts: Floats) -> Surrogate:
+def _constant(count: int) -> Floats:
+    return np.full((count, 1), CONSTANT)
+
+
+def fit(
+    distances: Floats, values: Floats, launch_counts: Floats, trends: Floats | None = None
+) -> Surrogate:
     """Fit to values, each the mean of its launches; `distances` is (measured, measured, knobs)."""
-    knob_count = distances.shape[-1]
-    even = np.ones(knob_count)
+    own = _constant(len(values)) if trends is None else trends
+    posterior = Posterior(distances, values, launch_counts, own)
+    return posterior.surrogate(posterior.mode())
 
-    def fitted(kernel: Kernel, noise: float) -> Surrogate:
-        factor = scipy.linalg.cholesky(
-            kernel.of(distances) + np.diag(noise / launch_counts), lower=True
+
+class Posterior:
+    """The negative logarithm of the posterior of lengths, share, variance and noise.
+
+    Its parameters are the logarithms of these, and the log odds of the share.
+    """
+
+    def __init__(
+        self, distances: Floats, values: Floats, launch_counts: Floats, trends: Floats
+    ) -> None:
+        self._distances, self._values, self._trends = distances, values, trends
+        self._squares = distances**2
+        self._launch_counts = launch_counts
+        self._trend = trends @ trends.T
+        self._count = distances.shape[-1]
+        self._usual = math.log(usual_length(self._count))
+
+    def mode(self) -> Floats:
+        """Return the most probable parameters."""
+        # L-BFGS-B would start threads in each step, which takes far longer on a busy machine.
+        start = [self._usual] * self._count
+        start += [0.0, 2 * math.log(AMPLITUDE), math.log(NOISE)]
+        found = scipy.optimize.minimize(
+            self.loss, np.array(start), jac=True, method="BFGS", options={"maxiter": MOST_STEPS}
         )
-        whitened = scipy.linalg.solve_triangular(factor, values, lower=True)
-        count = AMPLITUDE_COUNT + len(values)
-        scatter = AMPLITUDE_COUNT * AMPLITUDE**2 + float(whitened @ whitened)
-        unlikeliness = count / 2 * np.log(scatter) + np.log(np.diag(factor)).sum()
-        penalty = WEIGHT_PENALTY * (np.log(kernel.weights) ** 2).sum()
-        total = float(unlikeliness + penalty)
-        return Surrogate(kernel, noise, scatter / count, factor, values, total)
+        best: Floats = found.x
+        return best
 
-    def likeliest(fits: Iterable[Surrogate]) -> Surrogate:
-        return min(fits, key=lambda each: each.unlikeliness)
+    def surrogate(self, parameters: Floats) -> Surrogate:
+        """Return the process with these parameters."""
+        kernel, noise = self._parts(parameters)
+        covariance = kernel.of(self._distances) + self._trend + np.diag(self._noises(noise))
+        factor = scipy.linalg.cholesky(covariance, lower=True)
+        return Surrogate(kernel, noise, self._values, self._trends, factor)
 
-    best = likeliest(
-        fitted(Kernel(share, reach, even), noise)
-        for share, reach, noise in product(ALONE_SHARES, REACHES, NOISES)
-    )
-    if len(values) >= WEIGHED_FROM:
-        for knob in list(range(knob_count)) * WEIGHING_ROUNDS:
-            kernels = [best.kernel.weighing(knob, weight) for weight in WEIGHTS]
-            best = likeliest((best, *(fitted(kernel, best.noise) for kernel in kernels)))
-    return best
+    def loss(self, parameters: Floats) -> tuple[float, Floats]:
+        """Return the loss and its gradient."""
+        kernel, noise = self._parts(parameters)
+        share, variance = kernel.alone_share, kernel.variance
+        squares = self._squares / kernel.lengths**2
+        total = squares.sum(axis=-1)
+        alone, together = _matern(squares).mean(axis=-1), _matern(total)
+        mixed = share * alone + (1 - share) * together
+        noises = self._noises(noise)
+        factor = scipy.linalg.cholesky(
+            variance * mixed + self._trend + np.diag(noises), lower=True, check_finite=False
+        )
+        inverse = scipy.linalg.cho_solve((factor, True), np.eye(len(noises)), check_finite=False)
+        solved = inverse @ self._values
+        outer = 0.5 * (inverse - np.outer(solved, solved))
+        slopes = share / self._count * _matern_slope(squares)
+        slopes += ((1 - share) * _matern_slope(total))[:, :, None]
+        by_length = -2 * variance * np.einsum("ij,ijk->k", outer, slopes * squares)
+        by_share = variance * float((outer * (alone - together)).sum()) * share * (1 - share)
+        by_variance = variance * float((outer * mixed).sum())
+        by_noise = 2 * float(np.diag(outer) @ (noises - LEAST_VARIANCE))
+        likely = 0.5 * float(self._values @ solved) + float(np.log(np.diag(factor)).sum())
+        prior, by_prior = self._prior(parameters)
+        gradient = np.array([*by_length, by_share, by_variance, by_noise]) + by_prior
+        return likely + prior, gradient
+
+    def _parts(self, parameters: Floats) -> tuple[Kernel, float]:
+        bounded = np.clip(parameters, -LARGEST, LARGEST)
+        share, variance, noise = bounded[-3:].tolist()
+        kernel = Kernel(
+            lengths=np.exp(bounded[:-3]),
+            alone_share=1 / (1 + math.exp(-share)),
+            variance=math.exp(variance),
+        )
+        return kernel, math.exp(noise)
+
+    def _noises(self, noise: float) -> Floats:
+        return noise**2 / self._launch_counts + LEAST_VARIANCE
+
+    def _prior(self, parameters: Floats) -> tuple[float, Floats]:
+        """Return the negative logarithm of the prior, and its gradient."""
+        centres = np.array([*[self._usual] * self._count, 0.0, 0.0, math.log(NOISE)])
+        deviations = np.array(
+            [*[LENGTH_DEVIATION] * self._count, SHARE_DEVIATION, math.inf, NOISE_DEVIATION]
+        )
+        apart = (parameters - centres) / deviations
+        scale = AMPLITUDE_COUNT * AMPLITUDE**2 / 2 * math.exp(-max(parameters[-2], -LARGEST))
+        loss = 0.5 * float(apart @ apart) + scale + AMPLITUDE_COUNT / 2 * parameters[-2]
+        gradient = apart / deviations
+        gradient[-2] = AMPLITUDE_COUNT / 2 - scale
+        return float(loss), gradient
 
 
 LEAST_CONFIGS: Final = 8
@@ -273,7 +383,6 @@ def _effect(
 def _explained(model: Surrogate, values: Floats) -> float:
     """Return one minus the share of variation left when the others predict each value."""
     count = len(values)
-    inverse = np.diag(scipy.linalg.cho_solve((model.factor, True), np.eye(count)))
-    errors = model.solved / inverse
+    errors, _ = model.left_out()
     without_model = values * count / (count - 1)
     return 1 - float((errors**2).sum() / (without_model**2).sum())

@@ -10,7 +10,7 @@ from policies.space import Knob, Space
 from records.errors import StudyError
 from records.study import Study
 from records.trial import Config, History
-from search.strategies.base import Choice, Chooser, Estimates
+from search.strategies.base import Choice, Chooser, Estimates, attempted
 
 STARTUP: Final = 5
 """Trials before the estimator is used; all but the first are random."""
@@ -41,7 +41,7 @@ class TpeChooser(Chooser):
     def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
         """Return Optuna's suggestion, or the nearest untried one."""
         draw = Random(f"{study.random_seed}/{len(history)}")
-        tried_count = len(self.space.feasible) - len(left)
+        tried_count = len(attempted(history))
         if tried_count < STARTUP or not history.measured:
             why = f"random draw: the estimator begins after {STARTUP} trials"
             return Choice(config=draw.choice(left), why=why)

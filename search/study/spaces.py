@@ -134,13 +134,18 @@ class MultiContextSpace(Space):
                     "the names of contexts and knobs; rename it"
                 )
 
+    @property
+    def candidates(self) -> tuple[Config, ...]:
+        """What a search chooses from: what is feasible."""
+        return self.feasible
+
     @cached_property
     def feasible(self) -> tuple[Config, ...]:
         """The study's configurations that every context allows, joined with its settings there.
 
         A context's settings omit knobs that have no effect in it.
         """
-        joined = map(self._joined, self._own.feasible)
+        joined = map(self._joined, self._own.candidates)
         return tuple(config for config in joined if config is not None)
 
     @property
@@ -150,9 +155,9 @@ class MultiContextSpace(Space):
 
     def obstacles(self) -> tuple[str, ...]:
         """Return why nothing is feasible: in the own context, in another, or in all together."""
-        if not self._own.feasible:
+        if not self._own.candidates:
             return self._own.obstacles()
-        empty = [each.study.name for each in self._others if not each.space.feasible]
+        empty = [each.study.name for each in self._others if not each.space.candidates]
         return tuple(f"nothing is feasible in context {name}" for name in empty) or (
             "no configuration is valid in every context; only a policy that decides by its "
             "arguments can be, which needs --strategy llm",

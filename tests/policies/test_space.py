@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.space import MAX_POINTS, Space
+from policies.space import MAX_POINTS, SAMPLE_COUNT, Space
 from records.errors import StudyError
 from records.study import MAX_CHOICES, Constraint, Dimension, Range, SearchSpace
 from records.trial import Config
@@ -325,6 +325,19 @@ def test_a_space_too_large_to_list_says_so_at_once():
         _ = made.feasible
     assert not made.is_listable
     assert isinstance(made.check({f"k{n}": 0 for n in range(7)}), Config)
+
+
+def test_of_a_space_too_large_to_list_a_search_chooses_from_a_sample_and_from_neighbours():
+    digits = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(7)]
+    made = space(*digits, constraints=["k0 + k1 == 9"])
+    zero = made.check({**{f"k{n}": 0 for n in range(7)}, "k1": 9})
+
+    assert len({*made.candidates}) == SAMPLE_COUNT
+    assert all(made.check(config.values) == config for config in made.candidates[:100])
+    assert made.candidates == space(*digits, constraints=["k0 + k1 == 9"]).candidates
+    near = made.near(zero)
+    assert {made.distance(zero, config)[0] for config in near} == {0, 1, 2}
+    assert {config["k6"] for config in near} == {*range(10)}
 
 
 def test_a_large_space_is_listed_where_its_rules_leave_little():

@@ -5,7 +5,7 @@ what shows that a knob took hold. `NAME.py` has what data cannot say.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,10 +14,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from evaluator.estimate.memory import estimate_memory
 from evaluator.estimate.step_time import estimate_script, script_as_builtin
 from evaluator.ports import Job, JobResult, Reading
-from evaluator.rank.job import DeviceKind
 from evaluator.rank.protocol import COMMAND_LOG
 from evaluator.recipes.builtin import FITS, counts_ranks
 from evaluator.recipes.command import (
@@ -389,7 +387,7 @@ class FrameworkRecipe(CommandRecipe):
                     "the objective does not count ranks, so none is left idle",
                 )
             )
-        if study.usable_environment.memory_bytes is not None and self._has_sizes(study):
+        if study.usable_environment.memory_bytes is not None and self.has_sizes(study):
             fits = FITS.get(study.environment.device, FITS["cuda"])
             wishes.append(new_rule("memory", fits, "a larger estimate surely does not fit"))
         rules = self._known_rules(study)
@@ -407,20 +405,6 @@ class FrameworkRecipe(CommandRecipe):
         """Every rule without which a configuration cannot run, or would be another one."""
         return new_rules(self.table.rules)
 
-    def derived(self, study: Study) -> Mapping[str, Callable[[Mapping[str, Value]], Value]]:
-        """Return the estimate of memory, where the sizes of the model are known."""
-        if not self._has_sizes(study):
-            return {}
-        device = DeviceKind(study.environment.device)
-
-        def estimate(settings: Mapping[str, Value]) -> Value:
-            as_builtin = script_as_builtin(
-                study.workload, self.meaning(study, settings), study.environment.world_size
-            )
-            return estimate_memory(*as_builtin, device).total_bytes if as_builtin else 0
-
-        return {"estimated_memory_bytes": estimate}
-
     def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
         """Return what the built-in trainer would take with the same degrees and sizes."""
         settings = {**study.space.defaults, **config.values}
@@ -430,10 +414,6 @@ class FrameworkRecipe(CommandRecipe):
             self.meaning(study, settings),
             self.rank_count(study, config),
         )
-
-    def meaning(self, study: Study, settings: Mapping[str, Value]) -> Mapping[str, Value]:  # noqa: ARG002 - for subclasses
-        """Return settings under the names that the estimates know, where they differ."""
-        return settings
 
     def check(self, study: Study) -> None:
         """Raise `StudyError` when the program is missing, or a flag is none of the framework's."""
@@ -570,7 +550,8 @@ class FrameworkRecipe(CommandRecipe):
             if each.log and not re.search(each.log, log.read_text("utf-8", "replace")):
                 yield f"{shown_by} did not take hold: {each.reason}, and the log does not say so"
 
-    def _has_sizes(self, study: Study) -> bool:
+    def has_sizes(self, study: Study) -> bool:
+        """Return whether the sizes of the model are known; the knobs always are."""
         settings = {name: knob.default for name, knob in self.knobs(study).items()}
         ranks = study.environment.world_size
         return script_as_builtin(study.workload, self.meaning(study, settings), ranks) is not None

@@ -63,7 +63,7 @@ SLOWER = trial(1, SECOND, measured(1.5))
 RAISED = {"kind": FailureKind.POLICY_ERROR, "stage": Stage.DECIDE}
 
 
-@pytest.mark.parametrize(("number", "tokens"), [(1, 2802), (10, 5070), (200, 17856)])
+@pytest.mark.parametrize(("number", "tokens"), [(1, 2802), (10, 5073), (200, 17859)])
 def test_the_model_sees_what_the_golden_file_says(number, tokens, tmp_path):
     prompt = write(past(number - 1), learned=LEARNED if number > 24 else ())
     seen = f"{prompt.system}\n---- task ----\n\n{prompt.task}\n---- turn ----\n\n{prompt.turn}"

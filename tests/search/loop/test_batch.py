@@ -20,6 +20,7 @@ from tests.support.search import ONCE, CutShort, seconds
 
 TWO = Capacity(trial_count=2, place_count=2)
 OUT_OF_MEMORY = Fails(kind=FailureKind.OUT_OF_MEMORY)
+CRASH = Fails(kind=FailureKind.CRASH)
 
 
 class Meets:
@@ -152,7 +153,7 @@ def test_a_failure_is_its_own_where_nothing_is_shared_or_it_was_alone(
     [
         ({"trials": 4}, "all 4 trials are used", 4),
         ({"trials": 20, "launches": 5}, "all 5 launches are used", 5),
-        ({"trials": 20, "patience": 4}, "4 launches in a row brought no improvement", 5),
+        ({"trials": 20, "patience": 4}, "4 measured trials in a row brought no improvement", 5),
         ({"trials": 1}, "all 1 trials are used", 1),
     ],
 )
@@ -167,7 +168,7 @@ def test_a_batch_passes_no_limit(tabular, limits, reason, launched):
 
 
 def test_no_more_trials_fail_in_a_row_than_the_budget_allows(tabular):
-    endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), OUT_OF_MEMORY)}
+    endings = {0: Takes(step_time_s=0.1), **dict.fromkeys(range(1, 9), CRASH)}
     budget = Budget(trials=20, patience=20, max_failures=4)
     capacity = Capacity(trial_count=3, place_count=3, share_memory=False)
     study = tabular(endings, measure=ONCE, capacity=capacity, budget=budget)

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from policies.space import Space
 from records.errors import StudyError
 from records.machine import LaunchRecord
-from records.study import Budget, Dimension
+from records.study import Budget
 from records.trial import FailureKind, Stage
 from search.loop.budget import (
     HeldNodes,
@@ -18,12 +17,12 @@ from search.loop.budget import (
     launches_since_best,
     nodes_usd,
     stop_reason,
-    without_patience,
 )
 from search.loop.running import check_allocation
 from tests.support.records import ENVIRONMENT, failed, history, study
 
 CRASH = failed(FailureKind.CRASH)
+OUT_OF_MEMORY = failed(FailureKind.OUT_OF_MEMORY)
 INFRASTRUCTURE = failed(FailureKind.INFRASTRUCTURE)
 CUT = replace(INFRASTRUCTURE, launched=LaunchRecord(argv=(), reason="timeout", wall_s=90.0))
 INVALID = failed(FailureKind.INVALID_CONFIG, Stage.CHECK)
@@ -32,7 +31,7 @@ BUDGET = Budget(trials=5, patience=3, max_failures=4, max_wall_s=60.0)
 TRIALS = "all 5 trials are used"
 WALL = "the time limit of 60 s leaves no time for another trial"
 ENDS = "the end of the allocation leaves no time for another trial"
-PATIENCE = "3 launches in a row brought no improvement"
+PATIENCE = "3 measured trials in a row brought no improvement"
 FAILURES = "4 trials in a row failed"
 
 
@@ -49,7 +48,8 @@ FAILURES = "4 trials in a row failed"
         ([5.0, INFRASTRUCTURE, 4.0, INFRASTRUCTURE, 3.0], None, None),
         ([1.0, 2.0, 2.0], None, None),
         ([1.0, 2.0, 2.0, 2.0], None, PATIENCE),
-        ([1.0, CRASH, CRASH, CRASH], None, PATIENCE),
+        ([1.0, CRASH, CRASH, CRASH], None, None),
+        ([1.0, OUT_OF_MEMORY, OUT_OF_MEMORY, OUT_OF_MEMORY], None, None),
         ([1.0, 1.0, 1.0, 1.0], None, PATIENCE),
         ([1.0, INVALID, INVALID, 2.0], None, None),
         ([1.0, INVALID, 2.0, INFRASTRUCTURE, 2.0, INVALID], None, None),
@@ -57,6 +57,7 @@ FAILURES = "4 trials in a row failed"
         ([2.0, 3.0, 3.0, 1.0], None, None),
         ([CRASH, CRASH, CRASH], None, None),
         ([CRASH, CRASH, CRASH, CRASH], None, FAILURES),
+        ([OUT_OF_MEMORY] * 4, None, FAILURES),
         ([INVALID] * 4, None, FAILURES),
         ([INFRASTRUCTURE] * 4, None, FAILURES),
         ([1.0, INVALID, INVALID, INFRASTRUCTURE, INVALID], None, FAILURES),
@@ -179,14 +180,16 @@ def test_a_trial_that_was_never_launched_costs_nothing():
     assert failures_in_a_row(flood) == 0
 
 
+def test_what_ran_out_of_memory_is_no_row_of_failures_once_something_ran():
+    assert failures_in_a_row(history(1.0, *[OUT_OF_MEMORY] * 9, CRASH)) == 1
+    assert failures_in_a_row(history(*[OUT_OF_MEMORY] * 9)) == 9
+
+
+def test_without_patience_only_the_budget_ends_a_flat_search():
+    without = replace(BUDGET, patience=None, trials=99)
+    assert stop_reason(without, history(1.0, *[2.0] * 90), 0, None) is None
+
+
 def test_of_equal_results_the_first_is_the_one_to_beat():
     assert launches_since_best(history(1.0, 1.0, 1.0)) == 2
     assert launches_since_best(history(CRASH, CRASH)) == 0
-
-
-@pytest.mark.parametrize(("trials", "patience"), [(3, 1), (4, 4), (9, 9)])
-def test_a_budget_for_the_whole_space_is_not_cut_short_by_patience(trials, patience):
-    asked = study(Dimension(name="n", choices=(1, 2, 3, 4)))
-    asked = replace(asked, budget=Budget(trials=trials, patience=1))
-    space = Space(asked.space, asked.workload, asked.environment)
-    assert without_patience(asked, space).budget.patience == patience

@@ -80,7 +80,7 @@ ONE_LOST = {**seconds(0.5, 0.4, 0.4), 1: INFRASTRUCTURE}  # costs no launch of t
     ("endings", "limits", "reason", "launched"),
     [
         (seconds(0.5, 0.4, 0.3, 0.2), {"trials": 3}, "all 3 trials are used", 3),
-        (seconds(0.1, 0.2, 0.2, 0.2), {"patience": 2}, "2 launches in a row brought no", 3),
+        (seconds(0.1, 0.2, 0.2, 0.2), {"patience": 2}, "2 measured trials in a row brought no", 3),
         (FAILING, {"max_failures": 3}, "3 trials in a row failed", 3),
         (seconds(0.4, 0.3, 0.2), {"max_wall_s": 60.0}, "the time limit of 60 s leaves no", 2),
         (ONE_LOST, {"trials": 2}, "all 2 trials are used", 3),

@@ -7,7 +7,8 @@ import pytest
 from policies.space import Space
 from records.study import Budget, Constraint, Dimension
 from records.trial import Config, FailureKind, History
-from search.strategies.offline import DOUBT_AFTER, HybridChooser
+from search.strategies.base import Shortage
+from search.strategies.offline import HybridChooser
 from tests.support.records import failed, study, trial
 
 OUT_OF_MEMORY = failed(FailureKind.OUT_OF_MEMORY)
@@ -62,6 +63,7 @@ def test_a_good_estimate_leads_to_the_best_configuration_at_once():
 
 def test_without_an_estimate_what_was_measured_says_where_it_gets_better():
     measured = [settings(), settings(tp=2), settings(micro_batch=2), settings(micro_batch=4)]
+    measured.append(settings(mode="all"))
 
     choice = HybridChooser(SPACE, unknown).choose(STUDY, past(*((m, None) for m in measured)))
 
@@ -122,16 +124,127 @@ def test_candidates_are_different_and_begin_with_the_choice():
     assert "; expected " in candidates[0].why
 
 
-def test_when_nothing_gets_better_a_move_of_coordinate_descent_comes_in_between():
-    best = settings(tp=4, micro_batch=8)
-    worse = [settings(tp=tp, micro_batch=1) for tp in (1, 2, 4, 8)]
-    flat = past((best, None), *((w, None) for w in worse))
-    assert len(worse) == DOUBT_AFTER
+def test_among_equally_promising_configurations_the_nearest_comes_first():
+    flat = [settings(tp=tp, micro_batch=size) for tp in (1, 8) for size in (1, 4, 8)]
+    history = past(*((each, 1.0) for each in flat))
 
-    choice = HybridChooser(SPACE, unknown).choose(STUDY, flat)
+    choice = HybridChooser(SPACE, unknown).choose(STUDY, history)
 
-    assert SPACE.distance(Config(best), choice.config)[0] == 1
-    assert choice.expected.startswith("expected ")
+    assert SPACE.distance(history.best.config, choice.config)[0] == 1
+
+
+def test_where_there_is_no_estimate_the_first_settings_are_new_ones():
+    chooser, history = HybridChooser(SPACE, unknown), past((SEED, None))
+    for _ in range(3):
+        chosen = chooser.choose(STUDY, history).config
+        history = history.append(trial(len(history), truth(chosen), dict(chosen.values)))
+
+    for knob in ("tp", "micro_batch"):
+        assert len({each.config[knob] for each in history}) == 4
+    assert len({each.config["mode"] for each in history}) == 3
+
+
+def bytes_of(values):
+    """Memory that a configuration is estimated to need; twice as much is needed."""
+    return 8e9 * values["micro_batch"] / values["tp"]
+
+
+LIMITED = Space(
+    STUDY.space,
+    STUDY.workload,
+    replace(STUDY.environment, memory_bytes=int(30e9)),
+    {"estimated_memory_bytes": bytes_of},
+)
+
+
+def test_after_a_start_out_of_memory_what_needs_least_comes_next():
+    choice = HybridChooser(LIMITED, parts_of_truth).choose(
+        STUDY, past((settings(micro_batch=4), OUT_OF_MEMORY))
+    )
+
+    assert bytes_of(choice.config.values) <= 8e9
+    assert "likely to run" in choice.why
+
+
+def test_how_much_memory_is_needed_is_learned_from_what_ran_out_of_it():
+    chooser = HybridChooser(LIMITED, parts_of_truth)
+    history = past((settings(tp=8), None), (settings(micro_batch=2), OUT_OF_MEMORY))
+
+    chosen = [each.config.values for each in chooser.candidates(STUDY, history, 5)]
+
+    assert max(map(bytes_of, chosen)) < 16e9
+
+
+TORCH = (
+    "CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 79.00 GiB of "
+    "which 512.00 MiB is free. Including non-PyTorch memory, this process has 78.4 GiB in use"
+)
+OLD_TORCH = (
+    "CUDA out of memory. Tried to allocate 2.00 MiB (GPU 0; 15.00 GiB total capacity; "
+    "14.53 GiB already allocated; 8.00 MiB free; 15 GiB reserved)"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "total_gib", "needed_gib"),
+    [
+        (TORCH, 79, 98.5),
+        (OLD_TORCH, 15, 15 - 6 / 1024),
+        ("HIP out of memory. Tried to allocate 96.00 MiB", None, None),
+        ("total capacity of 1.2.3 GiB", None, None),
+        ("killed", None, None),
+    ],
+)
+def test_a_message_says_how_much_memory_there_was_and_how_much_was_needed(
+    message, total_gib, needed_gib
+):
+    short = Shortage.of(message)
+
+    assert short.total_bytes == (total_gib and total_gib * 2**30)
+    assert short.needed_bytes == (needed_gib and needed_gib * 2**30)
+
+
+def test_an_estimate_turned_round_is_given_up():
+    def turned(config):
+        return {"all": 1 / truth(config)}
+
+    chooser, history = HybridChooser(SPACE, turned), past((SEED, None))
+    for _ in range(14):
+        chosen = chooser.choose(STUDY, history).config
+        history = history.append(trial(len(history), truth(chosen), dict(chosen.values)))
+
+    assert truth(history.best.config) < 1.1 * min(map(truth, SPACE.feasible))
+
+
+def searched(count):
+    """A search over some trials with a good estimate."""
+    chooser, history = HybridChooser(SPACE, parts_of_truth), past((SEED, None))
+    for _ in range(count - 1):
+        chosen = chooser.choose(STUDY, history).config
+        history = history.append(trial(len(history), truth(chosen), dict(chosen.values)))
+    return chooser, history
+
+
+def test_a_search_ends_when_no_launch_is_expected_to_gain_anything():
+    chooser, history = searched(12)
+
+    assert chooser.no_gain(STUDY, History(history.trials[:4])) is None
+    words = chooser.no_gain(STUDY, history)
+    assert words.startswith("nothing is left to gain: the most promising of 36 untried")
+
+
+def test_launches_out_of_memory_do_not_end_a_search():
+    ran_out = [(settings(micro_batch=8, tp=tp), OUT_OF_MEMORY) for tp in (1, 2, 4, 8)]
+    history = past((SEED, None), *ran_out, (settings(mode="all", micro_batch=8), OUT_OF_MEMORY))
+
+    assert HybridChooser(SPACE, parts_of_truth).no_gain(STUDY, history) is None
+
+
+def test_what_fits_in_the_budget_is_tried_all_the_same():
+    chooser, history = searched(12)
+    enough = replace(STUDY, budget=Budget(trials=len(SPACE.feasible)))
+
+    assert chooser.no_gain(enough, history) is None
 
 
 def test_a_budget_that_lasts_for_all_that_is_left_is_told():

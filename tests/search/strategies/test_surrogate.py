@@ -11,7 +11,7 @@ from policies.space import Space
 from records.study import Dimension, SearchSpace
 from records.trial import Config, History
 from search.strategies.cost_model import calibrate, estimated_parts
-from search.strategies.surrogate import LEAST_CONFIGS, Distances, fit, importance
+from search.strategies.surrogate import LEAST_CONFIGS, Distances, Posterior, fit, importance
 from tests.support import records as testing
 from tests.support.records import ENVIRONMENT, WORKLOAD
 
@@ -29,13 +29,13 @@ SPACE = Space(
 CONFIGS = SPACE.feasible
 
 
-def test_numbers_are_steps_apart_texts_and_missing_knobs_are_one():
+def test_numbers_are_a_share_of_their_range_apart_texts_and_missing_knobs_are_one():
     one = Config({"tp": 1, "mode": "a"})
     other = Config({"tp": 4, "mode": "c", "overlap": True})
 
     (((tp, mode, overlap),),) = Distances(SPACE).between([one], [other])
 
-    assert (tp, mode, overlap) == (2, 1, 1)
+    assert (tp, mode, overlap) == (2 / 3, 1, 1)
 
 
 def test_distances_are_symmetric_and_zero_only_to_itself():
@@ -58,6 +58,19 @@ def test_a_surrogate_believes_what_was_measured_and_doubts_what_is_far():
     assert deviations[measured].max() < deviations[others].min()
 
 
+def test_the_slope_of_the_posterior_is_that_of_its_differences():
+    random = np.random.default_rng(1)
+    apart, values = Distances(SPACE).between(CONFIGS, CONFIGS), random.normal(size=len(CONFIGS))
+    posterior = Posterior(apart, values, np.full(len(CONFIGS), 2.0), np.ones((len(CONFIGS), 1)))
+    at = np.array([-0.5, 0.3, 0.9, -0.4, -1.0, -2.0])
+
+    _, slope = posterior.loss(at)
+
+    steps = 1e-5 * np.eye(len(at))
+    differences = [posterior.loss(at + s)[0] - posterior.loss(at - s)[0] for s in steps]
+    assert slope == pytest.approx(np.array(differences) / 2e-5, rel=1e-4)
+
+
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=len(CONFIGS)))
 @settings(deadline=None, max_examples=20)
 def test_predictions_are_finite_and_never_certain(values):
@@ -77,7 +90,7 @@ def test_calibration_finds_how_much_each_part_counts():
     measured = list(range(20))
     logs = np.log(parts @ weights)
 
-    found = calibrate(parts, measured, logs[measured])
+    found = calibrate(parts, measured, logs[measured], misfit=0.1).logs
 
     assert np.abs(found - logs).max() < 0.1
 
@@ -85,7 +98,7 @@ def test_calibration_finds_how_much_each_part_counts():
 def test_one_measurement_only_sets_the_scale():
     parts = np.array([[1.0, 2.0], [2.0, 4.0], [5.0, 1.0]])
 
-    found = np.exp(calibrate(parts, [0], np.log([30.0])))
+    found = np.exp(calibrate(parts, [0], np.log([30.0])).logs)
 
     assert found == pytest.approx([30, 60, 60], rel=0.05)
 

@@ -161,6 +161,7 @@ KINDS = {
     "all-reduce": CollectiveKind.ALL_REDUCE,
     "reduce-scatter": CollectiveKind.REDUCE_SCATTER,
     "all-gather": CollectiveKind.ALL_GATHER,
+    "clip-main-grad": CollectiveKind.ALL_REDUCE,
     "send": CollectiveKind.SEND,
     "recv": CollectiveKind.RECV,
 }
@@ -295,6 +296,8 @@ def group_of(name: str, rank: int, stages: int, world: int) -> RankGroup:
     elif name.endswith(("send", "recv")):
         ahead = name in {"forward-send", "backward-recv"}
         ranks = sorted((rank, rank + 1 if ahead else rank - 1))
+    elif name.startswith("optimizer"):
+        ranks = list(range(world))  # the norm of all gradients: it lasts until the last has come
     else:
         ranks = list(range(stage, world, stages))
     return RankGroup(f"{name.split('-')[0]} {ranks}", tuple(ranks), len(ranks))

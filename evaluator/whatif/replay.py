@@ -72,6 +72,7 @@ class Replay:
         self.graph = graph
         self._joint = works.instance >= 0
         self._first, self._run = _runs(graph)
+        self._alone = _alone(graph)[self._first]
         self._last = np.append(self._first[1:], works.count)[: self._first.size] - 1
         self._pause_base = self._first.size + graph.instances.size
         self._node_count = self._pause_base + graph.pauses.count
@@ -168,8 +169,7 @@ class Replay:
         origin_ns = np.full(self._node_count, NEVER)
         unled = works.pause[first] < 0
         origin_ns[: first.size] = np.where(unled, run_launch_ns, NEVER)
-        alone = ~works.follows[first] & (works.launched_ns[first] == NEVER)
-        origin_ns[: first.size][alone] = works.start_ns[first[alone]]
+        origin_ns[: first.size][self._alone] = works.start_ns[first[self._alone]]
         origin_ns[self._pause_base :] = np.where(
             _is_first(self.graph.pauses.rank), _hurry_ns(self.graph), NEVER
         )
@@ -189,9 +189,8 @@ class Replay:
     ) -> Nanoseconds:
         """When each work starts, from the starts of nodes."""
         works, edges, first = self.graph.works, self._edges, self._first
-        alone = ~works.follows[first] & (works.launched_ns[first] == NEVER)
         ready_ns = self._host_ns(node_ns) - along_ns
-        entry_ns = np.where(alone, works.start_ns[first], NEVER)
+        entry_ns = np.where(self._alone, works.start_ns[first], NEVER)
         entering = np.flatnonzero(edges.enters)
         np.maximum.at(
             entry_ns,
@@ -226,6 +225,14 @@ def _runs(graph: Graph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     opens[graph.waits.target] = True
     opens[1:] |= closes[:-1] | (works.pause[1:] != works.pause[:-1])
     return np.flatnonzero(opens), np.cumsum(opens) - 1
+
+
+def _alone(graph: Graph) -> NDArray[np.bool_]:
+    """Works that are the first of their stream, with no launch and nothing that they wait for."""
+    works, waits = graph.works, graph.waits
+    alone: NDArray[np.bool_] = ~works.follows & (works.launched_ns == NEVER)
+    alone[waits.target[waits.proven]] = False
+    return alone
 
 
 def _is_first(rank: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -202,3 +202,12 @@ def test_a_job_on_cpus_is_not_replayed():
     traces = read_folder(GLOO, use_cache=False)
 
     assert isinstance(WhatIf.of(traces, match(traces)), Unanswered)
+
+
+def test_work_without_a_launch_starts_sooner_when_what_it_waits_for_does():
+    one = [work(5, 100), gathered(101, 301), work(302, 402)]
+    found = whatif(on_devices(one, one, **step(402)))
+
+    answered = answer(found, Question(kernels={"compute": 2.0}))
+
+    assert answered.predicted_s == pytest.approx((397 - 47.5 - 50) * 1e-6, abs=1e-9)

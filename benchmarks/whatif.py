@@ -202,7 +202,9 @@ def stragglers() -> int:
         )
         answers = [one.answer(Question(no_straggler=True)) for one in jobs]
         medians_s = [one.predicted_s for one in answers if not isinstance(one, Unanswered)]
-        print(f"  no straggler, by the median worker: {medians_s and mean(medians_s)} s")
+        asked = f"{len(medians_s)} of {len(jobs)} steps answered"
+        said = f", {mean(medians_s):.4f} s" if medians_s else ""
+        print(f"  no straggler, by the median worker: {asked}{said}")
     return 0
 
 

@@ -162,9 +162,11 @@ class WhatIf:
 
         It stays as it is in every replay.
         """
-        pieces = self.path.pieces
-        whole_ns = pieces[-1].end_ns - pieces[0].start_ns
-        rows = [piece.work for piece in pieces if piece.work is not None]
+        return self._unexplained(self.path)
+
+    def _unexplained(self, path: CriticalPath) -> float:
+        rows = [piece.work for piece in path.pieces if piece.work is not None]
+        whole_ns = path.pieces[-1].end_ns - path.pieces[0].start_ns
         return float(self.graph.works.unexplained_ns[rows].sum()) / max(whole_ns, 1)
 
     @property
@@ -179,7 +181,9 @@ class WhatIf:
     @cached_property
     def path(self) -> CriticalPath:
         """The critical path through all steps."""
-        times = self.unchanged
+        return self._path(self.unchanged)
+
+    def _path(self, times: Times) -> CriticalPath:
         start_ns, end_ns = self._hulls(times.start_ns, times.end_ns)
         return critical_path(self.graph, times, int(start_ns.min()), int(end_ns.max()))
 
@@ -246,7 +250,13 @@ class WhatIf:
         changed = self._durations(question)
         if isinstance(changed, Unanswered):
             return changed
-        predicted_s = self.step_s(self.replay.times(changed))
+        times = self.replay.times(changed)
+        if (share := self._unexplained(self._path(times))) > UNEXPLAINED:
+            return Unanswered(
+                f"{share:.0%} of the step would be waiting that nothing recorded explains, more "
+                f"than {UNEXPLAINED:.0%}"
+            )
+        predicted_s = self.step_s(times)
         others_s = [predicted_s, self.step_s(self.replay.times(changed, possible_waits=True))]
         slower = self._durations(question, greatest_latency=True)
         assert isinstance(slower, Durations)

@@ -193,3 +193,45 @@ def test_every_recorded_trace_is_shown_or_refused(cclsearch, recorded_data):
         assert ended.code in {0, 2}, path
         assert ended.code == 0 or ended.err.startswith("error: "), path
         assert ended.err or json.loads(ended.out, parse_constant=pytest.fail)
+
+
+def test_people_read_what_faster_links_and_no_straggler_would_bring(cclsearch, told):
+    out = cclsearch("trace", "whatif", SYNTHETIC, "--no-cache").out
+    facts = told("whatif", SYNTHETIC, "--no-straggler")
+
+    assert "no straggler" in out
+    assert "caveat: aligned clocks" in out
+    assert [line for line in out.splitlines() if len(line) > 100] == []
+    (answer,) = facts["answers"]
+    assert facts["identity_error"] < 0.001
+    assert answer["utility"] == pytest.approx(0.17, abs=0.01)
+    assert answer["low_s"] <= answer["step_s"] <= answer["high_s"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--scale", "scale_out=2"), "add --ranks-per-node N"),
+        (("--scale", "scale_out"), "write NAME=K with K above 0"),
+        (("--scale", "gemv=2"), "no kernel has this in its name"),
+        (("--slow", "9=2"), "rank 9 left no trace"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_says_what_to_do(cclsearch, options, words):
+    ended = cclsearch("trace", "whatif", SYNTHETIC, "--no-cache", *options)
+
+    assert ended.code == 2
+    assert words in ended.err
+
+
+def test_the_critical_path_stands_above_the_merged_trace(cclsearch, told, tmp_path):
+    merged = tmp_path / "path.json"
+
+    facts = told("critical-path", SYNTHETIC)
+    ended = cclsearch("trace", "critical-path", SYNTHETIC, "--no-cache", "-o", merged)
+
+    assert sum(facts["path_s"].values()) == pytest.approx(facts["step_s"], rel=0.01)
+    assert ended.code == 0
+    spans = json.loads(merged.read_text())["traceEvents"]
+    above = [one for one in spans if one.get("cat") == "critical_path"]
+    assert {one["pid"] for one in above} == {4}  # after the four ranks

@@ -14,7 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from evaluator.evaluate import TrialEvaluator
-from evaluator.job_python import LEAST_TORCH, ask_python, release_of
+from evaluator.job_python import (
+    LEAST_TORCH,
+    ask_python,
+    release_of,
+    torch_release,
+    torch_version,
+)
 from evaluator.launchers.limits import free_memory_bytes
 from evaluator.machine import (
     CPU_RANKS_PER_CORE,
@@ -261,10 +267,29 @@ def smallest_difference(values: Sequence[float], rounds: int) -> float:
 _SLURM = ("sbatch", "srun", "squeue", "scancel")
 
 
-NO_TORCH = (
-    "only the built-in trainer and the collective benchmark need it: "
-    'pip install "cclsearch[builtin]", or name a Python that has it (--python)'
-)
+NEEDS_TORCH = "only the built-in trainer and the collective benchmark need it"
+
+
+def python_with_torch() -> str | None:
+    """The first other Python on PATH whose torch ranks can run."""
+    own = Path(sys.executable).parent
+    folders = (folder for folder in map(Path, os.get_exec_path()) if folder != own)
+    there = (shutil.which("python3", path=str(folder)) for folder in folders)
+    for python in dict.fromkeys(filter(None, there)):
+        if (torch_release(python) or (0, 0)) >= LEAST_TORCH:
+            return python
+    return None
+
+
+def _without_torch(python: str | None) -> str:
+    """What to do where ranks have no torch."""
+    other = python_with_torch() if python is None else None
+    if other is not None:
+        return f"{NEEDS_TORCH}; {other} has torch {torch_version(other)}: add --python {other}"
+    return (
+        f'{NEEDS_TORCH}: pip install "cclsearch[builtin]", or name a Python that has torch '
+        "with --python"
+    )
 
 
 def torch_backends(python: str | None = None) -> CheckResult:
@@ -275,7 +300,7 @@ def torch_backends(python: str | None = None) -> CheckResult:
         return missing("torch", str(fault), "install it again there", needed=python is not None)
     version, of = found.packages.get("torch"), f"{found.python}{f' ({python})' if python else ''}"
     if version is None:
-        return missing("torch", f"not in {of}", NO_TORCH, needed=python is not None)
+        return missing("torch", f"not in {of}", _without_torch(python), needed=python is not None)
     backends = found.backends or {}
     present = ", ".join(" ".join(filter(None, each)) for each in backends.items())
     detail = f"{version} with {present or 'no backend'}, {of}"

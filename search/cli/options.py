@@ -289,6 +289,7 @@ class StudyOptions:
         "environment variables.",
         metavar="FILE",
     )
+    python: PythonOption = None
 
     def study(self, base: Study | None = None) -> Study:
         """Return the base (default: the built-in study), overridden by the card, then by the file.
@@ -298,7 +299,7 @@ class StudyOptions:
         from evaluator.machine import local_environment
         from search.study.card_reader import Given
         from search.study.cards import card_study
-        from search.study.study_file import builtin_study, read_study_file
+        from search.study.study_file import builtin_study, read_study_file, with_python
 
         study = base or builtin_study(local_environment())
         if self.recipe is not None:
@@ -319,7 +320,9 @@ class StudyOptions:
                 "--tuning, --command, --card-bandwidths, --batch-size and --gpus need a card; add "
                 "--card FILE"
             )
-        return study if self.config is None else read_study_file(self.config, study)
+        if self.config is not None:
+            study = read_study_file(self.config, study)
+        return study if self.python is None else with_python(study, self.python, Path.cwd())
 
     @property
     def words(self) -> str:
@@ -331,6 +334,7 @@ class StudyOptions:
             "--tuning": self.tuning,
             "--command": self.command,
             "-c": self.config,
+            "--python": self.python,
         }
         words = [word for flag, value in named.items() if value for word in (flag, str(value))]
         words += ["--", *self.line] if self.line else []

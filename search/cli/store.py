@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from itertools import groupby
@@ -11,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from evaluator.doctor import CheckResult, State
+from evaluator.doctor import CheckResult, State, python_with_torch
 from records.errors import StoreError, StudyError
 from records.store.artifacts import StoredFile
 from records.store.writer import RebuiltStudy, rebuild
@@ -95,9 +96,19 @@ def doctor(
     elif lacking:
         typer.echo(f"a search cannot run here: {', '.join(lacking)}")
     else:
-        typer.echo("next: cclsearch run --objective step_time")
+        typer.echo(f"next: {_next_command(found, python)}{store_flag(root.absolute())}")
     if lacking:
         raise typer.Exit(CANNOT_RUN)
+
+
+def _next_command(found: Sequence[CheckResult], python: str | None) -> str:
+    """Return the first search that can run here; without torch it is that of a script."""
+    if any(each.subject == "torch" and each.state is State.MISSING for each in found):
+        python = python_with_torch()
+        if python is None:
+            return "cclsearch init train.py"
+    named = "" if python is None else f" --python {shlex.quote(python)}"
+    return f"cclsearch run --objective step_time{named}"
 
 
 @app.command(epilog=examples("cclsearch launchers", "cclsearch launchers -c study.toml --json"))

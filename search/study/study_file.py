@@ -88,7 +88,8 @@ def read_study_file(path: Path, base: Study) -> Study:
     try:
         base = _for_recipe(base, document)
         study = _over_base(from_document(StudyFile, _tables(document, base)), document, base)
-        return _with_python(_with_script(study, document, path.parent), path.parent)
+        study = _with_script(study, document, path.parent)
+        return with_python(study, study.launch.python, path.parent)
     except ValidationError as error:
         raise StudyError(f"{path}: {first_fault(error, StudyFile)}") from error
     except (StudyError, TypeError, ValueError) as error:
@@ -217,12 +218,11 @@ def _with_script(study: Study, document: Mapping[str, object], folder: Path) -> 
     return replace(study, command=locate(study.command, folder))
 
 
-def _with_python(study: Study, folder: Path) -> Study:
-    """Return the study with the path of its ranks' Python, relative to the study file if it is."""
-    python = study.launch.python
-    if python is None or os.sep not in python or python.startswith("~"):
-        return study
-    return replace(study, launch=replace(study.launch, python=str(folder.absolute() / python)))
+def with_python(study: Study, python: str | None, folder: Path) -> Study:
+    """Return the study with a Python for its ranks, whose path may be relative to the folder."""
+    if python is not None and os.sep in python and not python.startswith("~"):
+        python = str(folder.absolute() / python)
+    return replace(study, launch=replace(study.launch, python=python))
 
 
 def _over_base(file: StudyFile, document: Mapping[str, object], base: Study) -> Study:

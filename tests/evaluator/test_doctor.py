@@ -1,5 +1,6 @@
 """Probes of the machine say what is there, and what to do about what is not."""
 
+import json
 import platform
 from types import SimpleNamespace
 
@@ -160,7 +161,7 @@ def test_torch_is_named_with_its_backends_and_the_python_that_has_it():
 @pytest.mark.parametrize(
     ("python", "packages", "needed", "words"),
     [
-        (None, {}, False, 'pip install "cclsearch[builtin]", or name a Python that has it'),
+        (None, {}, False, 'pip install "cclsearch[builtin]", or name a Python that has torch'),
         ("/job/python", {}, True, "not in CPython 3.10.4 (/job/python)"),
         ("/job/python", {"torch": "2.5.1"}, True, "ranks need 2.6 or later"),
         ("/job/python", {"torch": "2.9.0"}, True, "install a build of torch with gloo"),
@@ -171,11 +172,36 @@ def test_a_search_of_scripts_needs_no_torch_and_a_python_that_is_named_has_to_ha
 ):
     there = JobPython(python="CPython 3.10.4", packages=packages, torch_facts={}, backends={})
     monkeypatch.setattr(doctor, "ask_python", lambda *_: there)
+    monkeypatch.setattr(doctor, "python_with_torch", lambda: None)
 
     found = doctor.torch_backends(python)
 
     assert (found.state, found.needed) == (State.MISSING, needed)
     assert words in f"{found.detail} {found.remedy}"
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"),
+    [
+        ("2.7.1", "{python} has torch 2.7.1: add --python {python}"),
+        ("2.5.1", 'pip install "cclsearch[builtin]"'),
+    ],
+)
+def test_without_torch_of_ours_another_python_on_path_that_has_it_is_named(
+    monkeypatch, tmp_path, version, remedy
+):
+    python = tmp_path / "python3"
+    told = {"python": "CPython 3.10.4", "packages": {"torch": version}, "torch_facts": {}}
+    python.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n", encoding="utf-8")
+    python.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/none:{tmp_path}")
+    none = JobPython(python="CPython 3.12.1", packages={}, torch_facts={}, backends={})
+    monkeypatch.setattr(doctor, "ask_python", lambda *_: none)
+
+    found = doctor.torch_backends()
+
+    assert (found.state, found.needed) == (State.MISSING, False)
+    assert remedy.format(python=python) in found.remedy
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from evaluator.doctor import CheckResult, State
 from records.store.locks import file_system
 from search import doctor
+from search.cli import store
 from search.cli.main import app
 
 MOUNTS = """\
@@ -17,8 +18,8 @@ server:/home /{root}/net nfs4 rw 0 0
 """
 
 
-def fake(state, *, needed):
-    return CheckResult(subject="thing", state=state, detail="told", remedy="do this", needed=needed)
+def fake(state, *, needed, subject="thing"):
+    return CheckResult(subject=subject, state=state, detail="told", remedy="do this", needed=needed)
 
 
 def run(*arguments):
@@ -51,6 +52,31 @@ def test_the_exit_code_says_whether_a_search_can_run(state, needed, code, monkey
     assert ended.exit_code == code
     assert "do this" in ended.stdout
     assert ("cannot run here: thing" in ended.stdout) == (code == 4)
+
+
+@pytest.mark.parametrize(
+    ("lacks_torch", "asked", "other", "command"),
+    [
+        (False, (), None, "run --objective step_time"),
+        (
+            False,
+            ("--python", "/job/python"),
+            None,
+            "run --objective step_time --python /job/python",
+        ),
+        (True, (), "/usr/bin/python3", "run --objective step_time --python /usr/bin/python3"),
+        (True, (), None, "init train.py"),
+    ],
+)
+def test_the_next_command_is_one_that_can_run_here(lacks_torch, asked, other, command, monkeypatch):
+    torch = fake(State.MISSING if lacks_torch else State.OK, needed=False, subject="torch")
+    monkeypatch.setattr(doctor, "findings", lambda *_, **__: [torch])
+    monkeypatch.setattr(store, "python_with_torch", lambda: other)
+
+    ended = run(*asked)
+
+    assert ended.exit_code == 0
+    assert ended.stdout.splitlines()[-1] == f"next: cclsearch {command}"
 
 
 @pytest.mark.parametrize(("key", "state"), [("sk-very-secret", State.OK), ("", State.WARN)])

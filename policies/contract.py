@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
@@ -65,6 +66,15 @@ def seed_names() -> tuple[str, ...]:
     entries = (files("policies") / "seeds").iterdir()
     written = (e.name.removesuffix(".py") for e in entries if e.name.endswith(".py"))
     return tuple(sorted((FIRST, *written)))
+
+
+def is_feasible_seed(name: str, workload: Workload, environment: Environment, space: Space) -> bool:
+    """Whether a built-in seed, which is ours and so needs no sandbox, decides within the space."""
+    if name == FIRST:
+        return True
+    seed = import_module(f"policies.seeds.{name}")
+    answer = seed.generate_config(workload_fields(workload), environment_fields(environment))
+    return isinstance(space.check(answer), Config)
 
 
 def seed_policy(name_or_path: str, space: Space) -> Policy:

@@ -27,7 +27,7 @@ from evaluator.launchers.interleaved import (
 from evaluator.machine import describe_machine
 from evaluator.ports import Launcher, PhaseListener
 from evaluator.recipes.knobs import rank_python
-from policies.contract import seed_names, seed_policy
+from policies.contract import FIRST, is_feasible_seed, seed_names, seed_policy
 from policies.space import Space
 from records.errors import StudyError, suggestion
 from records.machine import NodeRecord
@@ -154,10 +154,19 @@ def _known_left_s(study: Study) -> float | None:
 
 
 def _seed(study_id: str, prepared: PreparedStudy, store: Store) -> Policy:
-    """Return the seed; the file that an imported study names belongs to another machine."""
-    study = prepared.study
-    if not study.is_from_bundle or study.seed_policy in seed_names():
-        return seed_policy(study.seed_policy, prepared.space)
+    """Return the seed; the file that an imported study names belongs to another machine.
+
+    The first feasible configuration takes the place of a built-in seed that a rule excludes, as
+    shards are on CPU ranks of older torch.
+    """
+    study, name = prepared.study, prepared.study.seed_policy
+    if name in seed_names():
+        own = prepared.contexts[0].space
+        if not is_feasible_seed(name, study.workload, study.usable_environment, own):
+            name = FIRST
+        return seed_policy(name, prepared.space)
+    if not study.is_from_bundle:
+        return seed_policy(name, prepared.space)
     first = store.trial(study_id, 0)
     if first is None:
         raise StudyError(

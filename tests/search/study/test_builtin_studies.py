@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import scipy
 
+from evaluator.recipes import builtin
 from evaluator.recipes.builtin import BuiltinRecipe
 from evaluator.recipes.catalog import recipe_of
-from policies.contract import decide, seed_policy
+from policies.contract import FIRST, decide, is_feasible_seed, seed_policy
 from records.codec import from_json, to_json
 from records.study import Command, Dimension, Environment, Launch, SearchSpace, Study
 from records.trial import Config
@@ -50,6 +51,21 @@ def test_the_seed_is_valid_on_every_machine_and_no_rank_is_idle(environment):
     assert isinstance(decided, Config), decided
     assert BuiltinRecipe().job(study, decided).world_size == environment.world_size
     assert study.workload.global_batch % environment.world_size == 0
+
+
+@pytest.mark.parametrize("release", [(2, 6), (2, 9)])
+def test_before_torch_2_9_cpu_ranks_have_no_shards_and_a_search_starts_without_the_seed(
+    release, monkeypatch
+):
+    monkeypatch.setattr(builtin, "torch_release", lambda _: release)
+    study = completed(builtin_study(FOUR_CORES))
+    space = space_of(study)
+
+    usable = is_feasible_seed("sharded", study.workload, study.usable_environment, space)
+
+    assert usable is (release == (2, 9))
+    assert len(space.feasible) > 30
+    assert is_feasible_seed(FIRST, study.workload, study.usable_environment, space)
 
 
 def test_four_cpu_ranks_make_a_landscape_that_can_be_measured():

@@ -423,7 +423,8 @@ def torchrun_command(
 _PRESSURE = Path("/proc/pressure")
 _STALLED = re.compile(r"some .*total=(\d+)")
 _SENSORS = ("coretemp", "k10temp", "zenpower")
-_NVIDIA_FIELDS = "clocks.sm,temperature.gpu,clocks_throttle_reasons.active"
+_SLOWDOWN_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
+"""Its name from driver 535 on, and before."""
 _SLOWDOWNS = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -527,12 +528,17 @@ def _disturbances() -> tuple[str, ...]:
 
 def gpu_conditions() -> tuple[GpuConditions, ...]:
     """Clock, temperature and slowdowns of each NVIDIA GPU now; none where no driver answers."""
-    lines = nvidia_smi(f"--query-gpu={_NVIDIA_FIELDS}", "--format=csv,noheader,nounits")
-    rows = [line.split(",") for line in lines]
-    return tuple(_gpu([cell.strip() for cell in row]) for row in rows if len(row) == 3)
+    for field in _SLOWDOWN_FIELDS:
+        asked = f"--query-gpu=clocks.sm,temperature.gpu,{field}"
+        lines = nvidia_smi(asked, "--format=csv,noheader,nounits")
+        rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+        if lines:
+            return tuple(gpu_condition(row) for row in rows if len(row) == 3)
+    return ()
 
 
-def _gpu(cells: Sequence[str]) -> GpuConditions:
+def gpu_condition(cells: Sequence[str]) -> GpuConditions:
+    """Return what cells with clock, temperature and reasons of a slowdown say of a GPU."""
     clock_mhz, temperature, reasons = cells
     slowed_by = None
     with suppress(ValueError):

@@ -50,6 +50,11 @@ RANKS_KNOBS: Mapping[str, int | str] = {"nccl_algo": "Ring", "nccl_proto": "Simp
 GLOO_KNOBS: Mapping[str, int | str] = {"in_flight": 4}
 _SET = re.compile(r"(?P<name>NCCL_[A-Z0-9_]+) set by environment to (?P<value>[^\s.]+)")
 _VERSION = re.compile(r"NCCL version (?P<version>\S+)")
+_CHANNELS = re.compile(r"NCCL INFO (?:comm \w+, )?(\d+) coll channels")
+_CHOICE = re.compile(r"\d+ Bytes -> Algo (\w+) proto (\w+)")
+ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
+PROTOCOLS = ("LL", "LL128", "Simple")
+"""What NCCL before 2.24 prints the numbers of."""
 
 
 def measure(place: Place) -> Findings:
@@ -145,31 +150,55 @@ def _add_knobs(found: Findings, place: Place) -> dict[str, object]:
         found.lacks.append("knobs of NCCL, which is for GPUs; a knob of gloo was launched instead")
         return {"asked": dict(knobs)}
     log = "\n".join(path.read_text(errors="replace") for path in sorted(folder.glob("rank*.log")))
-    version, shown = told_by_nccl(log)
-    found.facts.append(("NCCL's own version", version or "not printed"))
-    rows = list(compared(knobs, shown))
-    headings = ("knob", "asked for", "NCCL reports", "in effect")
+    return {"asked": dict(knobs), **add_nccl(found, knobs, log)}
+
+
+def add_nccl(found: Findings, knobs: Mapping[str, object], log: str) -> dict[str, object]:
+    """Compare knobs with what NCCL's debug output says that it took, and then did."""
+    version, taken, done = _VERSION.search(log), taken_by_nccl(log), done_by_nccl(log)
+    found.facts.append(("NCCL's own version", version["version"] if version else "not printed"))
+    rows = list(compared(knobs, taken, done))
+    headings = ("knob", "asked for", "NCCL takes", "NCCL then uses", "in effect")
     found.tables.append(Grid(about="Knobs in NCCL's output", headings=headings, rows=rows))
-    missing = [row[0] for row in rows if row[-1] != "yes"]
+    missing = [row[0] for row in rows if row[-1] == "no"]
     if missing:
         found.doubts.append(f"NCCL's output does not confirm {', '.join(missing)}")
-    return {"asked": dict(knobs), "version": version, "reported": shown}
+    return {"version": version and version["version"], "taken": taken, "used": done}
 
 
-def told_by_nccl(log: str) -> tuple[str | None, dict[str, str]]:
-    """NCCL's version, and every variable that it says it took, from its debug output."""
-    version = _VERSION.search(log)
-    return version and version["version"], {
-        each["name"]: each["value"] for each in _SET.finditer(log)
+def taken_by_nccl(log: str) -> dict[str, str]:
+    """The value of every variable that NCCL says it took from the environment."""
+    return {each["name"]: each["value"] for each in _SET.finditer(log)}
+
+
+def done_by_nccl(log: str) -> dict[str, str]:
+    """What NCCL made of a knob: the channels that it built, algorithm and protocol of messages."""
+    channels = sorted({int(count) for count in _CHANNELS.findall(log)})
+    words = ", ".join(map(str, channels))
+    choices = dict.fromkeys(_CHOICE.findall(log))
+    algorithms = dict.fromkeys(_named(algorithm, ALGORITHMS) for algorithm, _ in choices)
+    protocols = dict.fromkeys(_named(protocol, PROTOCOLS) for _, protocol in choices)
+    used = {
+        **dict.fromkeys(("nccl_min_nchannels", "nccl_max_nchannels"), words),
+        "nccl_algo": ", ".join(algorithms),
+        "nccl_proto": ", ".join(protocols),
     }
+    return {knob: value for knob, value in used.items() if value}
 
 
-def compared(knobs: Mapping[str, object], shown: Mapping[str, str]) -> Iterator[Sequence[str]]:
-    """Knob, value asked for, value reported, and whether they are the same."""
+def _named(word: str, names: Sequence[str]) -> str:
+    return names[int(word)] if word.isdecimal() and int(word) < len(names) else word
+
+
+def compared(
+    knobs: Mapping[str, object], taken: Mapping[str, str], used: Mapping[str, str]
+) -> Iterator[Sequence[str]]:
+    """Knob, value asked for, taken and used, and whether these are the same, as far as it says."""
     for knob, value in knobs.items():
-        reported = shown.get(knob.upper())
-        same = reported is not None and reported.lower() == str(value).lower()
-        yield knob, str(value), reported or "nothing", "yes" if same else "no"
+        asked, took, does = str(value), taken.get(knob.upper(), "nothing"), used.get(knob)
+        is_same = took.lower() == (does or asked).lower() == asked.lower()
+        in_effect = "no" if not is_same else "yes" if does else "taken"
+        yield knob, asked, took, does or "not shown", in_effect
 
 
 def searched(place: Place) -> str:

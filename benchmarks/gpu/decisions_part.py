@@ -51,24 +51,28 @@ def judge(place: Place) -> Findings:
     if len(rounds) < 2:
         found.data = {"equal_launches": equal, "rounds": []}
         return found
+    found.data = {"equal_launches": equal, **add_decisions(found, rounds, place)}
+    if not place.has_gpu:
+        found.lacks.append("slowdowns of 3 and 5 %, and more rounds: a small job shows none")
+    return found
+
+
+def add_decisions(found: Findings, rounds: Sequence[Taking], place: Place) -> dict[str, object]:
+    """Show the noise of rounds, and what the rule says of each job; doubt what is wrong."""
     noise = noise_parts(rounds, rule_of(len(rounds)))
     found.facts += [
-        ("a round's A2 over A, standard deviation", f"{noise.ratio:.2%}"),
-        ("a step's time within a launch", f"{noise.step:.2%}"),
+        ("a round's A2 over A, standard deviation", f"{100 * noise.ratio:.2f} %"),
+        ("a step's time within a launch, standard deviation", f"{100 * noise.step:.2f} %"),
     ]
     jobs = [name for name in JOBS[place.machine.device] if name != "A"]
     judged = {name: _judged(rounds, name) for name in jobs}
     found.tables.append(_table(rounds, judged, JOBS[place.machine.device]))
     found.doubts += filter(None, (_doubt(name, judged[name][0], place) for name in jobs))
-    if not place.has_gpu:
-        found.lacks.append("slowdowns of 3 and 5 %, and more rounds: a small job shows none")
-    found.data = {
-        "equal_launches": equal,
+    return {
         "noise": asdict(noise),
         "decisions": {name: asdict(each) for name, (each, _) in judged.items()},
         "rounds": [{name: asdict(taken) for name, taken in each.items()} for each in rounds],
     }
-    return found
 
 
 def launcher() -> LocalLauncher:
@@ -174,7 +178,8 @@ def _table(
     rows = []
     for name, (comparison, count) in judged.items():
         really = shift(rounds, name)
-        found = f"{really.ratio - 1:+.2%} [{really.low - 1:+.2%}, {really.high - 1:+.2%}]"
+        shares = [100 * (ratio - 1) for ratio in (really.ratio, really.low, really.high)]
+        found = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*shares)
         planted = f"{jobs[name]} %" if jobs[name] else "none (A/A)"
         verdict = f"{comparison.verdict}, {comparison.reason.replace('_', ' ')}"
         rows.append((planted, found, verdict, str(count)))

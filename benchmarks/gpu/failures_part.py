@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -127,7 +127,7 @@ def kill(place: Place) -> Findings:
     """Kill a search with SIGKILL while its ranks train, and look for what is left of it."""
     found = Findings(lead="kill -9 of a search in the middle of a trial.")
     mark = ("GPU_PROOF", uuid4().hex)
-    before = memory_in_use() if place.has_gpu else ()
+    before, apps_before = (memory_in_use(), processes_on_gpus()) if place.has_gpu else ((), ())
     search = subprocess.Popen(
         (
             *(sys.executable, "-P", "-m", "search", "run", "-c", study_file(place)),
@@ -136,8 +136,9 @@ def kill(place: Place) -> Findings:
         env={**trial_environment(), mark[0]: mark[1]},
     )
     text = "=".join(mark)
-    started = _waited(lambda: _is_training(place, text, before), START_LIMIT_S[place.has_gpu])
+    started = _waited(lambda: _is_training(place, text), START_LIMIT_S[place.has_gpu])
     at_work = len(marked_processes(text))
+    apps_at_work = processes_on_gpus() if place.has_gpu else ()
     os.kill(search.pid, signal.SIGKILL)
     search.wait()
     killed_s = time.monotonic()
@@ -154,9 +155,9 @@ def kill(place: Place) -> Findings:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
     if place.has_gpu:
-        _check_memory(found, before)
+        check_gpus(found, before, apps_before, apps_at_work)
     else:
-        found.lacks.append("memory that is left on a GPU")
+        found.lacks.append("memory and processes that are left on a GPU")
     return found
 
 
@@ -166,28 +167,44 @@ def memory_in_use() -> tuple[int, ...]:
     return tuple(int(line) * MIB for line in lines if line.strip().isdecimal())
 
 
+def processes_on_gpus() -> tuple[str, ...]:
+    """A line for each process on a GPU, by its driver, which shows none in some containers."""
+    lines = nvidia_smi("--query-compute-apps=pid,used_gpu_memory", "--format=csv,noheader")
+    return tuple(filter(None, map(str.strip, lines)))
+
+
 def _taken_since(before: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(now - then for then, now in zip(before, memory_in_use(), strict=True))
 
 
-def _is_training(place: Place, mark: str, before: tuple[int, ...]) -> bool:
-    """Whether ranks are at work: on a GPU they have taken memory, else they beat."""
-    if place.has_gpu:
-        return any(more > SPARE_BYTES for more in _taken_since(before))
+def _is_training(place: Place, mark: str) -> bool:
     beats = place.folder("killed").rglob(RankFile.PROGRESS.of(0))
     return bool(marked_processes(mark)) and any(TRAINS in beat.read_bytes() for beat in beats)
 
 
-def _check_memory(found: Findings, before: tuple[int, ...]) -> None:
+def check_gpus(
+    found: Findings,
+    before: tuple[int, ...],
+    apps_before: Sequence[str],
+    apps_at_work: Sequence[str],
+) -> None:
+    """Compare memory in use and processes on the GPUs with those before the search."""
     freed = _waited(lambda: all(more <= SPARE_BYTES for more in _taken_since(before)), END_LIMIT_S)
-    after = memory_in_use()
+    after, apps_after = memory_in_use(), processes_on_gpus()
     words = ", ".join(
-        f"{format_bytes(now)} (before {format_bytes(then)})"
+        f"{format_bytes(now)} (before: {format_bytes(then)})"
         for then, now in zip(before, after, strict=True)
     )
     found.facts.append(("memory in use on the GPU", words))
     if not freed:
         found.doubts.append(f"memory on the GPU was not given back: {words}")
+    if len(apps_at_work) <= len(apps_before):
+        found.lacks.append("processes on the GPU, of which its driver shows none in this container")
+        return
+    counts = f"{len(apps_before)} before, {len(apps_at_work)} at work, {len(apps_after)} after"
+    found.facts.append(("processes on the GPU, by its driver", counts))
+    if len(apps_after) > len(apps_before):
+        found.doubts.append(f"processes are left on the GPU: {'; '.join(apps_after)}")
 
 
 def _waited(holds: Callable[[], bool], limit_s: float) -> bool:

@@ -1,18 +1,22 @@
 """What machine this is: `cclsearch doctor`, the GPUs with their clocks, peaks and libraries."""
 
 import json
+from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 from part import Findings, Grid, Place, cclsearch
 
 from evaluator.accelerators import accelerator
-from evaluator.machine import describe_machine, gpu_conditions
+from evaluator.machine import describe_machine, gpu_conditions, nvidia_smi
 from records.codec import to_json
 from records.expression import format_bytes
+from records.machine import Gpu
 from search.settings import container_image, trial_environment
 
 NO_GPU = "no NVIDIA GPU answers, so every part ran small on the CPU and shows nothing of CUDA"
 CANNOT_RUN = 4
+MOST_CLOCK = ("--query-gpu=clocks.max.sm", "--format=csv,noheader,nounits")
 
 
 def look(place: Place) -> Findings:
@@ -35,7 +39,7 @@ def look(place: Place) -> Findings:
         *((each["subject"], _words(each)) for each in told["findings"]),
     ]
     if place.has_gpu:
-        _add_gpus(found, machine.gpus)
+        add_gpus(found, machine.gpus)
     else:
         found.lacks.append(NO_GPU)
     return found
@@ -48,23 +52,31 @@ def _words(finding) -> str:
     return f"{state}{finding['detail']}{remedy}"
 
 
-def _add_gpus(found: Findings, gpus) -> None:
+def add_gpus(found: Findings, gpus: Sequence[Gpu]) -> None:
+    """Show the GPUs, their clocks now and at most, and the rates that MFU is measured against."""
+    states, fastest = gpu_conditions(), nvidia_smi(*MOST_CLOCK)
+    if len(states) < len(gpus):
+        found.doubts.append(f"the driver shows the clocks of {len(states)} of {len(gpus)} GPUs")
     rows = []
-    for number, (gpu, now) in enumerate(zip(gpus, gpu_conditions(), strict=False)):
-        known = accelerator(gpu.name)
+    for number, (gpu, now) in enumerate(zip_longest(gpus, states[: len(gpus)])):
+        known, most = accelerator(gpu.name), "".join(fastest[number : number + 1])
         if known is None:
             found.lacks.append(f"the peak of {gpu.name!r} is not known, so there is no MFU")
-        if now.slowed_by:
+        if now and now.slowed_by:
             found.doubts.append(f"GPU {number} is slowed: {', '.join(now.slowed_by)}")
-        clock = "unknown" if now.sm_clock_hz is None else f"{now.sm_clock_hz / 1e6:.0f} MHz"
-        heat, limit = now.temperature_celsius or 0, gpu.power_limit_w or 0
+        clock_hz, heat = (now.sm_clock_hz, now.temperature_celsius) if now else (None, None)
         peaks = known.peak_tflops if known else {}
         rows.append(
             (
                 *(str(number), gpu.name, format_bytes(gpu.memory_bytes or 0), gpu.driver or ""),
-                *(clock, f"{heat:.0f} C", f"{limit:.0f} W"),
+                "unknown" if clock_hz is None else f"{clock_hz / 1e6:.0f} of {most} MHz",
+                "unknown" if heat is None else f"{heat:.0f} °C",
+                "unknown" if gpu.power_limit_w is None else f"{gpu.power_limit_w:.0f} W",
                 ", ".join(f"{name} {rate:g}" for name, rate in peaks.items() if rate),
             )
         )
-    headings = ("GPU", "name", "memory", "driver", "SM clock now", "now", "limit", "peak, TFLOP/s")
+    headings = (
+        *("GPU", "name", "memory", "driver", "SM clock now", "temperature", "power limit"),
+        "dense peak, TFLOP/s",
+    )
     found.tables.append(Grid(about="GPUs as the driver shows them", headings=headings, rows=rows))

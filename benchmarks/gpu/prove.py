@@ -118,16 +118,14 @@ def document(place: Place, ended: Sequence[Ended]) -> Document:
         (each.heading, each.status, f"{each.took_s:.1f}", f"{each.cpu_s:.1f}") for each in ended
     ]
     grid = Grid(about="Parts", headings=("part", "result", "seconds", "CPU, s"), rows=rows)
-    blocks: list[Block] = [table_of(grid)]
-    if doubts:
-        blocks.append(Facts(lines=tuple(doubts)))
+    listed: list[Block] = [Facts(lines=tuple(doubts))] if doubts else []
     took_s = sum(each.took_s for each in ended)
     lead = f"{len(ended)} parts in {format_duration(took_s)}"
     first = Section(
         name="summary",
         heading="To look at" if doubts else "Summary",
-        lead="These numbers look wrong, or were not had:" if doubts else "No number looks wrong.",
-        blocks=tuple(blocks),
+        lead="These numbers look wrong or are missing." if doubts else "No number looks wrong.",
+        blocks=(*listed, table_of(grid)),
     )
     return Document(
         title=f"cclsearch on {device_words(place)}",

@@ -7,12 +7,13 @@ device's peak, memory against the estimate.
 
 import json
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from clocks import add_clocks, sampled
 from part import Findings, Grid, Place, cclsearch
 
 from evaluator.estimate.memory import estimate_memory
@@ -50,7 +51,9 @@ def study_file(place: Place) -> Path:
 def search(place: Place) -> Findings:
     """Search, then look at every trial."""
     asked = ("run", "-c", study_file(place), "--strategy", "offline", "--store", place.store)
-    cclsearch(*asked, statuses=(0, 3))
+    log = place.folder("study") / "clocks.csv"
+    with sampled(log) if place.has_gpu else nullcontext():
+        cclsearch(*asked, statuses=(0, 3))
     page = place.folder("study") / "report.md"
     cclsearch("report", "-o", page, "--store", place.store)
     with closing(Store(place.store)) as records:
@@ -64,26 +67,33 @@ def search(place: Place) -> Findings:
             "trials": [_facts(trial, row.study) for trial in trials],
         },
     )
-    measured = [trial for trial in trials if isinstance(trial.outcome, Measured)]
-    work, counts = row.study.workload, (len(trials), len(measured))
+    work = row.study.workload
     found.facts += [
         ("model", f"{work.name}, {work.precision}, {work.tokens_per_step} tokens per step"),
-        ("trials", f"{counts[0]}, of which {counts[1]} were measured"),
         ("result", _result_words(row.summary)),
         ("report", f"{page.relative_to(place.out)}, by cclsearch report"),
     ]
-    found.tables.append(_table(found.data["trials"]))
-    if len(trials) < LEAST_TRIALS[row.study.environment.device]:
-        found.doubts.append(f"only {len(trials)} trials fitted into the time")
-    found.doubts += doubts(found.data["trials"], on_gpu=place.has_gpu)
-    ratios = [each["memory_ratio"] for each in found.data["trials"] if each["memory_ratio"]]
-    if ratios:
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}, median {median(ratios):.2f}"
-        found.facts.append(("estimated over measured memory", spread))
-    if not place.has_gpu:
+    add_trials(found, found.data["trials"], on_gpu=place.has_gpu)
+    if place.has_gpu:
+        add_clocks(found, log.read_text(encoding="utf-8", errors="replace"))
+    else:
         found.lacks.append("the peak of a CPU is not known, so there is no MFU")
         found.lacks.append("torch.compile, which takes a CPU longer than all other trials")
     return found
+
+
+def add_trials(found: Findings, trials: Sequence[Mapping[str, Any]], *, on_gpu: bool) -> None:
+    """Show what was measured of every trial, and doubt what cannot be right."""
+    count = sum(each["step_s"] is not None for each in trials)
+    found.facts.append(("trials", f"{len(trials)}, of which {count} were measured"))
+    found.tables.append(_table(trials))
+    if len(trials) < LEAST_TRIALS["cuda" if on_gpu else "cpu"]:
+        found.doubts.append(f"only {len(trials)} trials fitted into the time")
+    found.doubts += doubts(trials, on_gpu=on_gpu)
+    ratios = [each["memory_ratio"] for each in trials if each["memory_ratio"]]
+    if ratios:
+        spread = f"{min(ratios):.2f} to {max(ratios):.2f}, median {median(ratios):.2f}"
+        found.facts.append(("estimated over measured memory", spread))
 
 
 def _result_words(summary) -> str:
@@ -167,10 +177,10 @@ def _strange(trial: Mapping[str, Any]) -> Iterator[str]:
     if mfu is None:
         yield f"no MFU: {trial['no_mfu']}"
     elif mfu > 1 or mfu < LEAST_MFU:
-        yield f"an MFU of {mfu:.1%}"
+        yield f"an MFU of {format_percent(mfu)}"
     if ratio is not None and not 1 / OFF_BY <= ratio <= OFF_BY:
         yield f"memory is estimated at {ratio:.2f} times what was measured"
     if idle is None and trial["is_profiled"]:
         yield "its trace shows no step on the device"
     elif idle is not None and idle > IDLE:
-        yield f"the device is idle for {idle:.0%} of the profiled step"
+        yield f"the device is idle for {format_percent(idle)} of the profiled step"

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from fresh_process import ProcessFailed
 from part import Findings, Grid, Place, cclsearch
 from trace_peers import answers, cut_to_us, hta, kept_by_hta, kernels, ours, swept
 
@@ -41,8 +42,13 @@ def analyze(place: Place) -> Findings:
     with closing(Store(place.store)) as records:
         row = records.find("")
         trials = chosen(records.history(row.id).trials, MOST_TRIALS[place.has_gpu])
-        for trial in trials:
-            _add(found, place, trial, trial_traces(row, trial, records), row.id)
+        for number, trial in enumerate(trials):
+            name, folder = f"trial {trial.ordinal}", place.folder("traces")
+            facts = add_trace(found, name, trial_traces(row, trial, records), place)
+            if place.has_gpu:
+                path = _trace_file(place, folder / f"trial-{trial.ordinal}", trial, row.id)
+                facts["device"] = add_device_work(found, name, path, asks_hta=not number)
+            found.data.append({"trial": trial.ordinal, **facts})
     if not trials:
         found.lacks.append("no trial was measured, so there is no trace")
     if not place.has_gpu:
@@ -65,12 +71,12 @@ def _step_s(trial: Trial) -> float:
     return (outcome.metric("step_time") if isinstance(outcome, Measured) else None) or 0.0
 
 
-def _add(found: Findings, place: Place, trial: Trial, traces: OpenTraces, study_id: str) -> None:
-    name = f"trial {trial.ordinal}"
+def add_trace(found: Findings, name: str, traces: OpenTraces, place: Place) -> dict[str, Any]:
+    """Show what the profiled step of a trial did, and doubt what does not add up."""
     names = ("breakdown", "kernels", "launches")
     tables: Mapping[str, Any] = {table: table_rows(traces, table) for table in names}
     metrics = {row["name"]: row["value"] for row in table_rows(traces, "metrics")}
-    facts = {"trial": trial.ordinal, **tables, "metrics": metrics}
+    facts = {**tables, "metrics": metrics}
     mean = tables["breakdown"][-1] if tables["breakdown"] else None
     if mean is None:
         found.doubts.append(f"{name}: no step is marked in its trace")
@@ -86,7 +92,8 @@ def _add(found: Findings, place: Place, trial: Trial, traces: OpenTraces, study_
             for part in TOTAL
             if parts[part]
         )
-        words = f"{format_duration(parts['window_s'])} on the device: {shares}; adds up"
+        where = "on the device" if place.has_gpu else "on the host"
+        words = f"{format_duration(parts['window_s'])} {where}: {shares}"
         found.facts.append((f"{name}, profiled step", words))
     launched = tables["launches"][-1] if tables["launches"] else None
     if launched is not None:
@@ -94,9 +101,7 @@ def _add(found: Findings, place: Place, trial: Trial, traces: OpenTraces, study_
     elif place.has_gpu:
         found.doubts.append(f"{name}: its trace shows no launch of a kernel")
     found.tables.append(_kernel_table(name, tables["kernels"]))
-    if place.has_gpu:
-        facts["device"] = _swept(found, place, trial, study_id)
-    found.data.append(facts)
+    return facts
 
 
 def _launch_words(launched: Mapping[str, Any]) -> str:
@@ -120,33 +125,53 @@ def _kernel_table(name: str, rows: Sequence[Mapping[str, Any]]) -> Grid:
     return Grid(about=f"Longest work of {name}", headings=headings, rows=shown)
 
 
-def _swept(found: Findings, place: Place, trial: Trial, study_id: str) -> Mapping[str, Any]:
-    """Our numbers beside those of a sweep over the file, and of HTA where it is installed."""
-    folder = place.folder("traces") / f"trial-{trial.ordinal}"
+def _trace_file(place: Place, folder: Path, trial: Trial, study_id: str) -> Path:
+    """The trace of a trial's first rank, as its profiler wrote it."""
     files = ("trial", "files", study_id, trial.ordinal, "--to", folder, "--store", place.store)
     cclsearch(*files)
-    path = next(iter(sorted(folder.glob("rank0_trace.json*"))))
+    return next(iter(sorted(folder.glob("rank0_trace.json*"))))
+
+
+def add_device_work(found: Findings, name: str, path: Path, *, asks_hta: bool) -> Mapping[str, Any]:
+    """Show our numbers beside those of a sweep over the file, and of HTA where it is installed."""
     trace = read_folder(path, use_cache=False).ranks[0]
     events = json.loads(path.read_bytes(), parse_float=Decimal)["traceEvents"]
     every = kernels(events)
     whole, _ = ours(trace)
     exact = swept(every)
     numbers = {"ours_us": whole, "swept_us": exact}
-    name = f"trial {trial.ordinal}"
     for row, value in whole.items():
         if abs(value - exact[row]) > SWEPT_US:
             found.doubts.append(f"{name}: {row} is {value} us, a sweep finds {exact[row]} us")
-    rows = [(row, f"{value:.3f}", f"{exact[row]:.3f}", "") for row, value in whole.items()]
-    if find_spec("hta") is not None:
-        told = answers(Path(sys.executable), [path])
-        theirs = numbers["hta_us"] = hta(told, 0)
+    theirs = _asked_hta(found, path) if asks_hta and find_spec("hta") is not None else {}
+    if theirs:
+        numbers["hta_us"] = theirs
         cut = swept(cut_to_us(kept_by_hta(every, events)))
-        rows = [(*line[:3], f"{theirs[line[0]]:.0f}" if line[0] in theirs else "") for line in rows]
         found.doubts += _unexplained(name, theirs, cut, len(every))
+    rows = [
+        (
+            *(row, f"{value:.3f}", f"{exact[row]:.3f}"),
+            f"{theirs[row]:.0f}" if row in theirs else "",
+        )
+        for row, value in whole.items()
+    ]
     about = f"Device work of {name} over the whole trace, microseconds"
     headings = ("part", "cclsearch", "a sweep over the file", "HTA")
     found.tables.append(Grid(about=about, headings=headings, rows=rows))
     return numbers
+
+
+def _asked_hta(found: Findings, path: Path) -> Mapping[str, float]:
+    """HTA's numbers; where it fails, the page says at what."""
+    try:
+        told = answers(Path(sys.executable), [path])
+    except (ProcessFailed, ValueError, IndexError) as error:
+        found.lacks.append(f"a comparison with HolisticTraceAnalysis, which failed: {error}")
+        return {}
+    failed = [f"{name} ({reason})" for name, reason in told.items() if isinstance(reason, str)]
+    if failed:
+        found.lacks.append(f"what HolisticTraceAnalysis fails at: {', '.join(failed)}")
+    return hta(told, 0)
 
 
 def _unexplained(name, theirs, cut, kernel_count: int) -> Iterator[str]:

@@ -4,7 +4,8 @@
 # make frameworks    each framework's recipe against its own parser, and small searches on CPUs, in
 #             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
 # make torches    every parallelism on 4 ranks with older versions of torch, in environments in
-#             build/torches; TORCHES="2.6.0 2.8.0" for others
+#             build/torches; TORCHES="2.6.0 2.8.0" for others. Each pair of parallelisms is tried
+#             in one way, LAYOUTS=all tries every schedule with it. Ended, it goes on where it was.
 # make clusters      searches on a real Slurm with two nodes on this machine, PSI/J on it, a Ray
 #             cluster of two nodes, and TrainJobs for an API server, with a table of what was kept
 #             and what was left; it needs root on Debian, and installs Slurm where there is none
@@ -35,6 +36,7 @@ GPU_OUT ?= build/gpu
 FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/environments.toml)
 
 TORCHES ?= 2.6.0 2.9.1 $(shell sed -n 's/^torch==//p' constraints.txt)
+LAYOUTS ?= few
 
 .PHONY: run test e2e frameworks torches clusters gpu gpu-wheels check lint types layers docs docs-serve docs-links clean
 
@@ -54,7 +56,7 @@ frameworks: $(VENV)/.installed
 	done; test -z "$$failed"
 
 torches: $(VENV)/.installed
-	$(BIN)/python benchmarks/torches.py $(TORCHES)
+	$(BIN)/python benchmarks/torches.py $(TORCHES) $(if $(filter all,$(LAYOUTS)),--all)
 
 clusters: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[kubernetes,psij,ray]"

@@ -10,6 +10,9 @@ data parallelism whose ranks also share out the experts of a model that has some
 `dp_shard` or `cp` too, experts are dealt to pairs of the ranks along them all.
 
     python benchmarks/parallelism_matrix.py --world-sizes 2 4 8 --json matrix.json
+
+With `--one-way` every way of a single axis is tried, and each combination in one of its ways. With
+`--resume` layouts that the file has as right are not launched again.
 """
 
 import argparse
@@ -85,6 +88,8 @@ EXPERTS = replace(
 )
 TOLERANCE = 1e-4
 TIMEOUT_S = 120.0
+COMPILING_TIMEOUT_S = 600.0
+"""Each rank compiles its layers, and all of them may share a core."""
 MODULES = ("evaluator.workloads.training",)
 
 
@@ -120,14 +125,18 @@ class Row:
         )
 
 
-def layouts(world_size: int) -> Iterator[tuple[str, dict[str, Value]]]:
-    """Every combination of up to three axes that takes this many ranks, in each of its ways."""
+def layouts(world_size: int, *, one_way: bool = False) -> Iterator[tuple[str, dict[str, Value]]]:
+    """Every combination of up to three axes that takes this many ranks, in each of its ways.
+
+    In `one_way` combinations take their ways, such as the schedules of pipelines, in turn.
+    """
     for count in (1, 2, 3):
-        for axes in combinations(AXES, count):
+        for number, axes in enumerate(combinations(AXES, count)):
             if world_size < 2**count:
                 continue
-            ways = VARIANTS if count > 1 else {**VARIANTS, **ALONE}
-            for chosen in product(*(ways.get(axis, ({},)) for axis in axes)):
+            known = VARIANTS if count > 1 else {**VARIANTS, **ALONE}
+            ways = [*product(*(known.get(axis, ({},)) for axis in axes))]
+            for chosen in [ways[number % len(ways)]] if one_way and count > 1 else ways:
                 degrees = _degrees(axes, world_size)
                 yield (
                     "+".join(axes),
@@ -236,7 +245,7 @@ class Matrix:
                     files={"job.json": json.dumps(asdict(job))},
                     modules=MODULES,
                     python=self._python,
-                    timeout_s=TIMEOUT_S,
+                    timeout_s=COMPILING_TIMEOUT_S if job.config.compile else TIMEOUT_S,
                 ),
                 Path(folder),
                 lambda _phase: None,
@@ -290,23 +299,42 @@ def main() -> None:
     parser.add_argument("--axes", nargs="+", choices=AXES, help="only rows with all of these")
     parser.add_argument("--python", help="Python with the torch of the ranks; that of cclsearch")
     parser.add_argument("--allowed", action="store_true", help="launch only what rules allow")
+    parser.add_argument("--one-way", action="store_true", help="combinations in one of their ways")
     parser.add_argument("--json", type=Path, help="write the rows to this file as well")
+    parser.add_argument(
+        "--resume", action="store_true", help="launch no layout again that is right"
+    )
     options = parser.parse_args()
+    known = right_rows(options.json) if options.resume else {}
     launcher = LocalLauncher({"PATH": f"{Path(sys.executable).parent}:{os.defpath}"}, 1)
     matrix = Matrix(launcher, options.steps, options.python, trusts_rules=options.allowed)
     rows: list[Row] = []
     try:
         for world_size in options.world_sizes:
-            for axes, config in layouts(world_size):
+            for axes, config in layouts(world_size, one_way=options.one_way):
                 if set(options.axes or ()) <= set(axes.split("+")):
-                    rows.append(matrix.row(axes, config))
+                    rows.append(known.get(_key(axes, config)) or matrix.row(axes, config))
                     print(" ".join(rows[-1].cells()), file=sys.stderr, flush=True)
+                    if options.json is not None:
+                        documents = [{**asdict(row), "is_right": row.is_right} for row in rows]
+                        options.json.write_text(json.dumps(documents, indent=1))
     finally:
         launcher.close()
     print(table(rows))
-    if options.json is not None:
-        documents = [{**asdict(row), "is_right": row.is_right} for row in rows]
-        options.json.write_text(json.dumps(documents, indent=1))
+
+
+def right_rows(path: Path) -> dict[str, Row]:
+    """The layouts that a file of rows has as right; none where there is no file."""
+    if not path.exists():
+        return {}
+    documents = json.loads(path.read_text(encoding="utf-8"))
+    rows = [Row(**each) for each in documents if each.pop("is_right")]
+    return {_key(row.axes, row.config): row for row in rows}
+
+
+def _key(axes: str, config: Mapping[str, Value]) -> str:
+    layout = sorted(item for item in config.items() if item[0] != "micro_batch")
+    return json.dumps([axes, layout])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from evaluator.collective_bench.request import BenchContext, BenchPlan, read_plan
 from evaluator.machine import local_environment, local_gpus
+from evaluator.recipes.builtin import BuiltinRecipe
+from evaluator.recipes.collectives import CollectivesRecipe
+from records.trial import Config
+from search.study.spaces import completed, space_of
+from search.study.study_file import builtin_study, read_study_file
 from search.traces.open import open_traces
 from search.views.markdown import render_markdown
 
@@ -235,3 +241,27 @@ def test_sums_over_a_cuda_trace_are_those_of_a_sweep_and_every_launch_is_found(
     assert found.doubts == []
     assert facts["launches"][-1]["launch_count"] > 1000
     assert facts["parts_off_s"] < 1e-9
+
+
+def test_all_that_is_launched_on_a_gpu_is_valid_where_the_driver_shows_one(module, place):
+    study_part, collectives = module("study_part"), module("collectives_part")
+    decisions, options = module("decisions_part"), collectives.SWEEP["cuda"]
+    given = dict(zip(options[1::2], options[2::2], strict=True))
+    searched = read_study_file(study_part.study_file(place), builtin_study(place.machine))
+    talking = collectives.collective_study(place, "in_flight")
+    asked = {
+        "collective": options[0],
+        "adapters": ("c10d",),
+        "output_dir": "here",
+        "csv": True,
+        **{name.removeprefix("--").replace("-", "_"): value for name, value in given.items()},
+    }
+
+    plan = read_plan(asked, BenchContext(gpu_count=1))
+    told = CollectivesRecipe().job(talking, Config(dict(collectives.KNOBS)))
+    small = BuiltinRecipe().job(decisions.small_study(place), Config({"micro_batch": 4}))
+
+    assert isinstance(plan, BenchPlan)
+    assert len(space_of(completed(searched)).feasible) > study_part.LEAST_TRIALS["cuda"]
+    assert told.environment.items() >= {"NCCL_BUFFSIZE": "1048576", "NCCL_NTHREADS": "256"}.items()
+    assert small.world_size == 1

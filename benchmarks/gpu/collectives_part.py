@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
-from part import Findings, Grid, Place, cclsearch
+from part import CommandFailed, Findings, Grid, Place, cclsearch
 
 from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.local import LocalLauncher
@@ -18,7 +18,7 @@ from search.study.study_file import builtin_study, read_study_file
 from search.views.format import format_decimal_bytes, format_duration
 
 SWEEP = {
-    "cuda": ("all", "--max-size", "64M", "--size-scaling-factor", "32", "--iters", "100"),
+    "cuda": ("all", "--max-size", "64M", "--size-scaling-factor", "64", "--iters", "100"),
     "cpu": ("all_reduce", "--max-size", "64K", "--size-scaling-factor", "128", "--iters", "50"),
 }
 POINT_S = 15
@@ -60,8 +60,12 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 def measure(place: Place) -> Findings:
     """Sweep message sizes, then launch a step of messages under knobs of the library."""
     found = Findings(lead="cclsearch bench collectives, and a launch of the recipe collectives.")
-    points = swept(place)
-    found.facts.append(("points", _counts(points)))
+    try:
+        points = swept(place)
+    except CommandFailed as failed:
+        points = []
+        found.doubts.append(str(failed))
+    found.facts.append(("points", _counts(points) or "none"))
     found.tables.append(_table(points))
     for point in points:
         status, reason = point["point"]["status"], point["point"]["reason"]
@@ -119,7 +123,8 @@ def _table(points: Sequence[Mapping]) -> Grid:
 
 
 def _bandwidth_words(bandwidth: Mapping[str, float]) -> str:
-    return f"{bandwidth['algorithm_gbps']:.3g} GB/s, {bandwidth['bus_gbps']:.3g} on the bus"
+    on_bus = f", {bandwidth['bus_gbps']:.3g} on the bus" if bandwidth["factor"] else ""
+    return f"{bandwidth['algorithm_gbps']:.3g} GB/s{on_bus}"
 
 
 def collective_study(place: Place, knob: str) -> Study:

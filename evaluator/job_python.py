@@ -93,7 +93,7 @@ def check_torch(python: str | None) -> None:
     if release is None and python is None:
         raise EnvironmentFault(
             f'{sys.executable} has no torch, which ranks need: pip install "cclsearch[builtin]", '
-            "or set python under [launch] to the path of a Python that has it"
+            "or set python under [launch], or --python, to the path of a Python that has it"
         )
     if release is None or release < LEAST_TORCH:
         found = own_python() if python is None else ask_python(python)

@@ -96,19 +96,19 @@ def doctor(
     elif lacking:
         typer.echo(f"a search cannot run here: {', '.join(lacking)}")
     else:
-        typer.echo(f"next: {_next_command(found, python)}{store_flag(root.absolute())}")
+        typer.echo(f"next: {_next_command(found, python, store_flag(root.absolute()))}")
     if lacking:
         raise typer.Exit(CANNOT_RUN)
 
 
-def _next_command(found: Sequence[CheckResult], python: str | None) -> str:
+def _next_command(found: Sequence[CheckResult], python: str | None, flags: str) -> str:
     """Return the first search that can run here; without torch it is that of a script."""
     if any(each.subject == "torch" and each.state is State.MISSING for each in found):
         python = python_with_torch()
         if python is None:
             return "cclsearch init train.py"
     named = "" if python is None else f" --python {shlex.quote(python)}"
-    return f"cclsearch run --objective step_time{named}"
+    return f"cclsearch run --objective step_time{named}{flags}"
 
 
 @app.command(epilog=examples("cclsearch launchers", "cclsearch launchers -c study.toml --json"))

@@ -139,7 +139,7 @@ def add_device_work(found: Findings, name: str, path: Path, *, asks_hta: bool) -
     every = kernels(events)
     whole, _ = ours(trace)
     exact = swept(every)
-    numbers = {"ours_us": whole, "swept_us": exact}
+    numbers: dict[str, Mapping[str, float]] = {"ours_us": whole, "swept_us": exact}
     for row, value in whole.items():
         if abs(value - exact[row]) > SWEPT_US:
             found.doubts.append(f"{name}: {row} is {value} us, a sweep finds {exact[row]} us")

@@ -5,6 +5,7 @@ Knows nothing of how a configuration is launched or where a trial is stored.
 
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -405,6 +406,39 @@ class Llm(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Prior(Strict):
+    """Step times that a tool of others predicted before any launch; knowledge, never a result.
+
+    `source` is the tool, its version and its data. It was asked for every setting of the `knobs` on
+    one kind of `accelerator`; `seconds` are those of each of the `parts` of a step, by the values
+    of the knobs as JSON. Where it says that a model does not fit, there are none.
+    """
+
+    source: str
+    accelerator: str
+    knobs: tuple[str, ...]
+    parts: tuple[str, ...]
+    seconds: Mapping[str, tuple[float, ...]]
+
+    def __post_init__(self) -> None:
+        for key, values in self.seconds.items():
+            if values and (len(values) != len(self.parts) or min(values) < 0):
+                raise StudyError(f"[prior] {shown(key)} has other than {len(self.parts)} times")
+
+    def key(self, settings: Mapping[str, Value]) -> str:
+        """Return what the times of a configuration are found by."""
+        return json.dumps([settings.get(name) for name in self.knobs])
+
+    def parts_s(self, settings: Mapping[str, Value]) -> Mapping[str, float] | None:
+        """Return the seconds of each part; those of the slowest, doubled, where nothing fits."""
+        times_s = self.seconds.get(self.key(settings))
+        if times_s == ():
+            slowest = max(self.seconds.values(), key=sum)
+            times_s = tuple(2 * time_s for time_s in slowest)
+        return dict(zip(self.parts, times_s, strict=True)) if times_s else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Strict):
     """Other work, or another machine, for which the study's policies have to decide as well.
 
@@ -461,6 +495,8 @@ class Study(Strict):
     """Where an imported study comes from; None of our own."""
     inferences: tuple[str, ...] = ()
     """What a card did not state and was concluded from the rest of it, one sentence each."""
+    prior: Prior | None = None
+    """What another tool predicts, in place of our own estimate."""
 
     def __post_init__(self) -> None:
         if self.parallel < 1:

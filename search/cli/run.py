@@ -197,6 +197,7 @@ def run(
     best trials and the seed are launched again, interleaved, before the best is announced.
     """
     # Imported here, as in other commands, to keep help fast.
+    from search.study.prior import with_prior
     from search.study.spaces import completed
 
     base, strategy = None, search.strategy
@@ -207,6 +208,8 @@ def run(
     if base is not None:  # a study file cannot change what is replayed
         study, strategy = replace(study, replay_of=base.replay_of), base.strategy
     earlier = _study_before_requeue(study, store)
+    if earlier is None and base is None:
+        study = with_prior(study, lambda note: typer.echo(note, err=True))
     if earlier is None and wait_for_quiet is not None:
         _wait(wait_for_quiet)
     if earlier is not None:

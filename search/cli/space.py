@@ -22,7 +22,7 @@ from search.cli.options import (
     setting,
     takes_options,
 )
-from search.study.spaces import ESTIMATE, Estimated, estimated
+from search.study.spaces import Estimated, estimate_words, estimated
 from search.views.document import Column, Table, number_column
 from search.views.format import format_duration, format_percent
 from search.views.terminal import page_cells, table_lines
@@ -116,8 +116,14 @@ def estimate(
     options: StudyOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Estimate the step time from sizes alone; good for ranking, not a measurement."""
+    """Estimate the step time without a launch; good for ranking, not a measurement.
+
+    Of a server on GPUs, aiconfigurator estimates it where it is installed; else sizes alone count.
+    """
+    from search.study.prior import with_prior
+
     study, space = options.completed()
+    study = with_prior(study, lambda note: typer.echo(note, err=True))
     if settings:
         answer = space.check(dict(map(setting, settings)))
         if not isinstance(answer, Config):
@@ -128,8 +134,9 @@ def estimate(
         every = [estimated(study, space, config) for config in space.feasible]
         best = sorted(every, key=lambda each: each.step_s)[:count]
         configurations = [each.facts for each in best]
-        about = {"estimate": ESTIMATE, "feasible": len(space.feasible)}
-        facts, lines = {**about, "configurations": configurations}, list_lines(best, space)
+        words = estimate_words(study)
+        about = {"estimate": words, "feasible": len(space.feasible)}
+        facts, lines = {**about, "configurations": configurations}, list_lines(best, space, words)
     print_result(facts, lines, as_json=as_json)
 
 
@@ -215,7 +222,7 @@ def check_policy_file(
 
 def parts_lines(one: Estimated) -> Iterator[str]:
     """Yield the parts of one estimate, the largest first, and the memory."""
-    yield f"{format_duration(one.step_s)} a step of {one.config}: {ESTIMATE}"
+    yield f"{format_duration(one.step_s)} a step of {one.config}: {one.words}"
     parts = sorted(one.parts_s.items(), key=lambda part: -part[1])
     shown = [(name, seconds) for name, seconds in parts if seconds]
     table = Table.of(
@@ -227,9 +234,9 @@ def parts_lines(one: Estimated) -> Iterator[str]:
     yield from (f"{name}: {format_value(name, value)}" for name, value in one.derived.items())
 
 
-def list_lines(best: Sequence[Estimated], space: Space) -> Iterator[str]:
+def list_lines(best: Sequence[Estimated], space: Space, words: str) -> Iterator[str]:
     """Yield configurations in the order of their estimates."""
-    yield f"the first {len(best)} of {len(space.feasible)} configurations by {ESTIMATE}"
+    yield f"the first {len(best)} of {len(space.feasible)} configurations by {words}"
     table = Table.of(
         number_column("step", [format_duration(each.step_s) for each in best]),
         Column(heading="configuration", cells=[str(each.config) for each in best]),

@@ -48,7 +48,7 @@ from search.report.explored import (
 )
 from search.settings import status
 from search.storage import absence
-from search.study.spaces import space_of
+from search.study.spaces import estimate_words, space_of
 from search.transfer.trust import launch_lines
 from search.views.console import Terminal, on_terminal
 from search.views.diagnosis import diagnosis_of, diagnosis_words
@@ -183,7 +183,7 @@ def _lines(label: str, words: str | None) -> list[Line]:
 
 
 def origin_lines(record: StudyRecord) -> Iterator[Line]:
-    """The source of an imported study, what launching it would run, and what a card implied."""
+    """The source of an imported study, what launching it would run, and what it rests on."""
     origin = record.row.study.origin
     if origin is not None:
         framework = "" if origin.framework is None else f", of {origin.framework}"
@@ -191,6 +191,8 @@ def origin_lines(record: StudyRecord) -> Iterator[Line]:
         yield from (("note", note) for note in origin.notes)
         yield from launch_lines(record.row.study)
     yield from (("card", sentence) for sentence in record.row.study.inferences)
+    if record.row.study.prior is not None:
+        yield "prior", f"configurations were ranked by {estimate_words(record.row.study)}"
 
 
 def _trials_words(record: StudyRecord) -> str:

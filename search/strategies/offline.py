@@ -35,6 +35,8 @@ from search.strategies.cost_model import Feasibility, Forecaster, Prospects
 from search.strategies.surrogate import Distances, Floats
 from search.views.format import differing_knobs
 
+TIMED = (*STEP_OBJECTIVES, "output_tokens_per_s")
+"""Objectives that follow from the step time alone, which is what estimates are of."""
 POOL = 4000
 """Configurations that are compared per turn; of more, half are drawn from those near the best."""
 NEAR_KNOBS = 2
@@ -129,7 +131,7 @@ class HybridChooser(Chooser):
 
     def _is_estimated(self, study: Study, history: History, config: Config) -> bool:
         """Whether estimates, which are of the step time only, are of the objective too."""
-        timed = study.objective.expression.strip() in STEP_OBJECTIVES and not history.weights
+        timed = study.objective.expression.strip() in TIMED and not history.weights
         return timed and self.estimates(config) is not None
 
     def _options(self, study: Study, history: History, left: Sequence[Config]) -> "_Options":
@@ -176,7 +178,7 @@ class HybridChooser(Chooser):
         seconds = np.array([sum(each.values()) if each else 1.0 for each in parts])
         risky = chances < SAFE * chances.max()
         order = np.lexsort((seconds, -chances * risky, risky))[:count]
-        why = "nothing was measured yet: likely to run, and fast by an estimate from sizes alone"
+        why = "nothing was measured yet: likely to run, and fast by the estimate"
         return tuple(Choice(config=left[place], why=why) for place in order)
 
     def _spread(

@@ -304,15 +304,22 @@ def estimate(recipe: Recipe, study: Study, config: Config) -> Mapping[str, float
     return {term: fmean(each.get(term, 0.0) for each in known) for term in terms}
 
 
-ESTIMATE = "an estimate from sizes alone, not a measurement"
+def estimate_words(study: Study) -> str:
+    """Return what estimates of a study rest on, and that they are none of its results."""
+    source = "from sizes alone" if study.prior is None else f"of {study.prior.source}"
+    return f"an estimate {source}, not a measurement"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimated:
-    """The estimated step time of a configuration by its parts, and derived values."""
+    """The estimated step time of a configuration by its parts, and derived values.
+
+    `words` say what the estimate rests on.
+    """
 
     config: Config
     parts_s: Mapping[str, float]
+    words: str
     derived: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -323,7 +330,7 @@ class Estimated:
     @property
     def facts(self) -> Mapping[str, object]:
         """The estimate for JSON, marked as such."""
-        about = {"estimate": ESTIMATE, "config": dict(self.config.values), "step_s": self.step_s}
+        about = {"estimate": self.words, "config": dict(self.config.values), "step_s": self.step_s}
         return {**about, "parts_s": dict(self.parts_s), **self.derived}
 
 
@@ -336,7 +343,8 @@ def estimated(study: Study, space: Space, config: Config) -> Estimated:
             "or its sizes (layer_count, hidden_size, head_count, ffn_size, vocab_size), and call "
             "degrees tp, pp, dp, cp, ep and the batch of a pass micro_batch"
         )
-    return Estimated(config=config, parts_s=parts, derived=space.derived(config))
+    words = estimate_words(study)
+    return Estimated(config=config, parts_s=parts, words=words, derived=space.derived(config))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,13 @@ class Vllm(FrameworkRecipe):
 
         return {"estimated_memory_bytes": estimate}
 
+    def estimate(self, study: Study, config: Config) -> Mapping[str, float] | None:
+        """Return what the study's prior says of these GPUs, else our own estimate."""
+        prior = study.prior
+        if prior is None or prior.accelerator != study.environment.accelerator:
+            return super().estimate(study, config)
+        return prior.parts_s({**study.space.defaults, **config.values})
+
     def read(self, study: Study, job: Job, result: JobResult, launched_ns: int) -> Reading | Failed:
         """Read the steps of an offline batch, or what the load generator saw of a server."""
         reading = super().read(study, job, result, launched_ns)

@@ -17,7 +17,7 @@ import yaml
 import cclsearch
 from evaluator.recipes.catalog import FRAMEWORKS
 from evaluator.recipes.frameworks.flags import Flags, recorded_versions
-from records.study import Environment, Origin, Study
+from records.study import Environment, Origin, Prior, Study
 from search.cli import main as cli
 from search.cli.main import loaded
 from search.study.study_file import builtin_study, read_study_file
@@ -36,6 +36,8 @@ SET_BY_US = {
     "Study.origin",
     *(f"Origin.{field.name}" for field in fields(Origin)),
     "Study.inferences",
+    "Study.prior",
+    *(f"Prior.{field.name}" for field in fields(Prior)),
     "Study.replay_of",
     "Study.revoked",
 }

@@ -81,8 +81,8 @@ def search(
     study = simulated_study(ground, strategy if chooser is None else OTHER, seed)
     start = start or ground.seed
     began = perf_counter()
-    unstopped = Budget(trials=trial_count, patience=trial_count, max_failures=trial_count)
-    found = simulate(ground, replace(study, budget=unstopped), start, chooser)
+    budget = Budget(trials=trial_count, max_failures=trial_count)
+    found = simulate(ground, replace(study, budget=budget), start, chooser, for_all_trials=True)
     own_s = perf_counter() - began
     steps = tuple(
         Step(

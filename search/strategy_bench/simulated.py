@@ -36,6 +36,7 @@ from records.trial import (
 from search.compose import Backend, compose_search
 from search.loop.budget import launches_used
 from search.loop.leader import counted, find_leader
+from search.loop.loop import never
 from search.loop.ports import Evaluator, Observer
 from search.loop.races import CONCLUDING
 from search.loop.study_result import StudyResult
@@ -75,9 +76,17 @@ class Simulated:
 
 
 def simulate(
-    ground: Ground, study: Study, start: Config, chooser: Chooser | None = None
+    ground: Ground,
+    study: Study,
+    start: Config,
+    chooser: Chooser | None = None,
+    *,
+    for_all_trials: bool = False,
 ) -> Simulated:
-    """Search a landscape from `start`; `chooser` takes the place of the study's strategy."""
+    """Search a landscape from `start`; `chooser` takes the place of the study's strategy.
+
+    A search `for_all_trials` goes on where no more gain is expected.
+    """
     store, prepared = MemoryStore(), _prepared(ground, study)
     backend = _Backend(
         evaluator=cast(Evaluator, None),  # its runner answers in its place
@@ -89,7 +98,9 @@ def simulate(
     )
     with compose_search(STUDY_ID, prepared, store, cast(Observer, _Silent()), backend) as search:
         if chooser is not None:
-            search = replace(search, proposer=OfflineProposer(chooser))
+            search = replace(search, proposer=OfflineProposer(chooser), no_gain=chooser.no_gain)
+        if for_all_trials:
+            search = replace(search, no_gain=never)
         result = search.run()
     return Simulated(store.trials, store.launched, result)
 

@@ -26,12 +26,15 @@ class Listed:
     name = "listed"
 
     def __init__(self, *configs):
-        self._configs, self.seen = configs, []
+        self._configs, self.seen, self.enough = configs, [], None
 
     def choose(self, study, history):  # noqa: ARG002 - the port
         self.seen.append(history)
         done = len(history) - 1
         return Choice(config=self._configs[done], why="") if done < len(self._configs) else None
+
+    def no_gain(self, study, history):  # noqa: ARG002 - as a strategy is asked
+        return "enough" if len(history) == self.enough else None
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +53,9 @@ def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(str
         assert set(configs) <= set(ground.space.feasible)
 
 
-def listed(ground, *configs, seed=0):
+def listed(ground, *configs, seed=0, enough=None):
     chooser = Listed(*configs)
+    chooser.enough = enough
     return search(ground, "listed", seed, 8, chooser=chooser), chooser
 
 
@@ -65,6 +69,12 @@ def test_a_search_ends_when_its_strategy_has_nothing_left(ground):
     run, _ = listed(ground, TP2, TP4)
     assert [step.config for step in run.steps] == [TP1, TP2, TP4]
     assert run.announced.stop_reason == "every feasible configuration was tried"
+
+
+def test_only_the_search_that_announces_ends_where_its_strategy_expects_no_more_gain(ground):
+    run, _ = listed(ground, TP2, TP4, enough=2)
+    assert len(run.steps) == 3
+    assert (run.announced.trial_count, run.announced.stop_reason) == (2, "enough")
 
 
 def test_launches_are_those_of_the_self_test_and_of_races_too(ground):

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from evaluator.timing.decision import DecisionRule, Noise, detectable, values_in_turns
+from evaluator.timing.decision import (
+    DecisionRule,
+    Noise,
+    detectable,
+    mean_of_faster_half,
+    values_in_turns,
+)
 from records.machine import Conditions
 
 Kind = Literal["relaunch", "together"]
@@ -148,9 +154,11 @@ def shift(rounds: Sequence[Taking], name: str) -> Shift:
 
 
 def values_s(candidate: Taken, anchor: Taken) -> tuple[float, float]:
-    """What stands for the launches of a pair: medians, or neighbouring steps where they exist."""
+    """What stands for the launches of a pair: neighbouring steps, or else the faster halves."""
     if not (candidate.step_by_step and anchor.step_by_step):
-        return candidate.median_s, anchor.median_s
+        if candidate.position is None:
+            return candidate.median_s, anchor.median_s
+        return mean_of_faster_half(candidate.steps_s), mean_of_faster_half(anchor.steps_s)
     values = values_in_turns({0: candidate.steps_s, 1: anchor.steps_s})
     return values[0], values[1]
 

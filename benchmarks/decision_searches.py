@@ -318,6 +318,7 @@ def _run(study: Study, configs: Sequence[Config], store: Memory, machine: Machin
         observer=_Silent(),
         launch_once=machine.launch_once,
         fits=lambda *_: False,
+        has_time=lambda *_: True,
     )
     plan = ConfirmationPlan(RepeatRunner(cast(TrialRunner, trial_runner), study, scoring))
     settled = plan.settled_count

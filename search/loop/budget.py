@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import takewhile
+from statistics import median
 
 from records.codec import from_document
 from records.errors import Strict, StudyError
@@ -18,6 +19,9 @@ from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Environment, Llm, Price, Study
 from records.trial import Failed, FailureKind, History, Repeat, Stage, Trial
+
+
+from records.trial import Failed, FailureKind, History, Measured, Repeat, Stage
 
 
 def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | None) -> str | None:
@@ -208,6 +212,23 @@ def lost_launches(history: History, repeats: Sequence[Repeat]) -> Counter[Failur
     last = (each.outcome for each in (*history, *repeats))
     ended = (each.kind for each in last if isinstance(each, Failed) and each.kind.is_infrastructure)
     return Counter([*(kind for trial in history for kind in trial.lost_launches), *ended])
+
+
+LONG_LAUNCH_S = 60.0
+"""Launches that take this long are repeated sparingly."""
+
+
+def repeat_limit(study: Study, history: History) -> int:
+    """Return how many launches may repeat earlier trials.
+
+    Where launches take long and the study sets no limit, a third of all launches, but at least
+    those of the shortest final.
+    """
+    measured = [trial.outcome for trial in history if isinstance(trial.outcome, Measured)]
+    walls_s = [each.measurement.wall_s or 0.0 for each in measured]
+    if study.budget.launches is not None or not walls_s or median(walls_s) < LONG_LAUNCH_S:
+        return study.budget.launch_limit
+    return max(study.budget.trials // 2, 2 * study.measure.confirm_rounds)
 
 
 def launches_since_best(history: History) -> int:

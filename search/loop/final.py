@@ -5,12 +5,22 @@ better than the seed. Everything is a function of the recorded launches, so a se
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from statistics import NormalDist
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from statistics import NormalDist, fmean
 
 from evaluator.objective import Scoring
-from evaluator.timing.decision import Comparison, Noise
+from evaluator.timing.decision import (
+    Belief,
+    Comparison,
+    DecisionRule,
+    Noise,
+    Round,
+    Verdict,
+    chance_of_claim,
+    decide,
+    log_ratios,
+)
 from records.study import Measure
 from records.trial import History, Repeat
 from search.loop.leader import (
@@ -21,6 +31,7 @@ from search.loop.leader import (
     demand,
     find_leader,
     is_disturbed,
+    rounds_between,
     run_again,
     took_turns,
     unreliable,
@@ -34,6 +45,11 @@ quarter of the gain."""
 APART = 2.0
 """How much more single launches differ than those that take turns: 12.6 % against 6.9 % in
 `benchmarks/data/decision_launches.jsonl`."""
+LEAST_CHANCE = 0.04
+"""A trial is launched in the final as long as it may be shown faster than the seed with at least
+this chance."""
+CLOSE_CHANCE = 0.5
+"""Share of the best chance that others need to be launched beside the most promising trial."""
 
 
 def expected_gain(log_ratio: float, error: float) -> float:
@@ -48,31 +64,97 @@ def expected_gain(log_ratio: float, error: float) -> float:
     return error * normal.pdf(distance) - log_ratio * normal.cdf(-distance)
 
 
-def expected_gains(leader: Leader, scoring: Scoring, measure: Measure) -> Mapping[int, float]:
-    """Return for each trial what comparing it with the leader gains on average, as a log ratio.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """What more rounds may show, by the `launches` of a final and by `earlier` ones.
 
-    Nothing is ruled out by a launch that other work disturbed, or while the noise is unknown. A
-    trial that cannot be compared is missing.
+    At most `left` launches follow.
     """
-    best = leader.history.best
-    if best is None:
-        return {}
-    speeds = RelativeSpeeds.of(leader.history, scoring, measure)
-    turns = any(took_turns(each.outcome) for each in leader.history.repeats)
-    gains: dict[int, float] = {}
-    for trial in leader.history.admissible:
-        speed = speeds.speed(trial.ordinal, best.ordinal)
-        if speed is None or trial is best:
-            continue
-        error = _error(speed, leader.noise)
+
+    leader: Leader
+    earlier: RelativeSpeeds
+    launches: Sequence[Repeat]
+    left: int
+    scoring: Scoring
+    measure: Measure
+
+    def chance(self, ordinal: int) -> float:
+        """Return how likely it is that the final shows a trial to be faster than the seed."""
+        rounds = self._rounds(ordinal, SEED)
+        found = decide(rounds, self.rule) if rounds else None
+        noise = self.leader.noise
+        if noise is None or (found and found.verdict in (Verdict.SLOW, Verdict.SAME)):
+            return 0.0
+        made = log_ratios(rounds)
+        count = min(self.rule.max_rounds, len(made) + self.left // 2)
+        return chance_of_claim(self.belief(ordinal, SEED), self.rule, noise.sd, count, made)
+
+    def gain(self, ordinal: int, best: int) -> float:
+        """Return what comparing a trial with the best one gains on average, as a log ratio."""
+        rounds = self._rounds(ordinal, best)
+        found = decide(rounds, self.rule) if rounds else None
+        ahead = min(self.rule.max_rounds - len(rounds), self.left // 2)
+        noise = self.leader.noise
+        if noise is None or ahead <= 0 or (found and found.verdict is not Verdict.UNDECIDED):
+            return 0.0
+        belief = self.belief(ordinal, best)
+        if not belief.error:
+            return expected_gain(belief.log_ratio, 0.0)
+        # By how much further rounds change what is believed.
+        change = belief.error**2 / math.hypot(belief.error, noise.sd / math.sqrt(ahead))
+        return expected_gain(belief.log_ratio, change)
+
+    def belief(self, ordinal: int, anchor: int) -> Belief:
+        """Return by how much longer than the anchor a trial takes, less what favours it."""
+        belief, made = self._before(ordinal, anchor), log_ratios(self._rounds(ordinal, anchor))
+        if made and self.leader.noise is not None:
+            error = self.leader.noise.sd / math.sqrt(len(made))
+            belief = belief.combined(fmean(made), error)
+        favour = _favour(self.leader.history, ordinal, anchor, self.measure)
+        return replace(belief, log_ratio=belief.log_ratio - favour)
+
+    def _before(self, ordinal: int, anchor: int) -> Belief:
+        """Return the belief before the final.
+
+        A launch that was disturbed may have taken any time longer.
+        """
+        speed, history = self.earlier.speed(ordinal, anchor), self.leader.history
+        trial = history.find(ordinal)
+        if speed is None or trial is None:
+            return Belief()
+        log_ratio, error = -math.log(speed.ratio), _error(speed, self.leader.noise)
         if error is None or (not speed.side_by_side and is_disturbed(trial.outcome)):
-            gains[trial.ordinal] = math.inf
-            continue
-        favour = _favour(leader.history, trial.ordinal, best.ordinal, measure)
-        if turns and not speed.side_by_side:
+            return Belief(log_ratio=min(0.0, log_ratio))
+        if not speed.side_by_side and any(took_turns(each.outcome) for each in history.repeats):
             error *= APART
-        gains[trial.ordinal] = expected_gain(-math.log(speed.ratio) - favour, error)
-    return gains
+        return Belief().combined(log_ratio, error)
+
+    def _rounds(self, ordinal: int, anchor: int) -> tuple[Round, ...]:
+        return rounds_between(self.launches, ordinal, anchor, self.scoring)
+
+    @property
+    def rule(self) -> DecisionRule:
+        """The rule of claims."""
+        return claim_rule(self.measure)
+
+
+def worth_launching(leader: Leader, scoring: Scoring, measure: Measure) -> frozenset[int]:
+    """Return the trials that further launches, as many as a final may make, could make the best."""
+    best, rule = leader.history.best, claim_rule(measure)
+    outlook = Outlook(
+        leader=leader,
+        earlier=RelativeSpeeds.of(leader.history, scoring, measure),
+        launches=(),
+        left=2 * rule.max_rounds,
+        scoring=scoring,
+        measure=measure,
+    )
+    others = {trial.ordinal for trial in leader.history.admissible if trial is not best}
+    if best is None or leader.noise is None:
+        return frozenset(others)
+    if best.ordinal == SEED:
+        return frozenset(n for n in others if outlook.chance(n) >= LEAST_CHANCE)
+    return frozenset(n for n in others if outlook.gain(n, best.ordinal) > rule.band)
 
 
 def _error(speed: Speed, noise: Noise | None) -> float | None:
@@ -90,11 +172,14 @@ def _favour(history: History, ordinal: int, best: int, measure: Measure) -> floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Final:
-    """The final after the launches `before` it; the trials `first` are in its first rounds."""
+    """The final of at most `launch_count` launches after those of `leader`.
 
-    history: History
-    before: Sequence[Repeat]
+    The trials `first` are in its first rounds.
+    """
+
+    leader: Leader
     first: Sequence[int]
+    launch_count: int
     scoring: Scoring
     measure: Measure
 
@@ -109,49 +194,62 @@ class Final:
         if rounds and max(rounds) in again:
             return tuple(n for n in _ordinals(rounds[max(rounds)]) if n not in broken)
         done = [n for n in rounds if n not in again and {*first} <= {*_ordinals(rounds[n])}]
-        if first and len(done) < claim_rule(self.measure).min_rounds:
-            return first
-        return self._undecided(without_replaced(launches, self.measure), broken)
+        needed = first if len(done) < claim_rule(self.measure).min_rounds else ()
+        worth = self._worth(launches, broken)
+        return tuple(sorted({*needed, *worth}))
 
-    def _undecided(self, launches: Sequence[Repeat], broken: Sequence[int]) -> tuple[int, ...]:
-        """Return the leader and the trials whose comparison with it is worth another round."""
-        leader = find_leader(self.history, (*self.before, *launches), self.scoring, self.measure)
-        best = leader.history.best
-        if best is None:
+    def _worth(self, made: Sequence[Repeat], broken: Sequence[int]) -> Sequence[int]:
+        """Return the trials whose comparison may change what is announced."""
+        launches = without_replaced(made, self.measure)
+        history = self.leader.history
+        leader = find_leader(history, (*history.repeats, *launches), self.scoring, self.measure)
+        if leader.history.best is None:
             return ()
-        launched = _ordinals(launches)
-        rivals = [n for n in launched if n != best.ordinal and n not in broken]
-        others = [n for n in rivals if self._is_open(leader, n, best.ordinal, launches)]
-        if not others or others == [SEED]:
-            others += self._contender(leader, {*launched, *broken})
-        return tuple(sorted({best.ordinal, *others})) if others else ()
+        best = leader.history.best.ordinal
+        outlook = Outlook(
+            leader=leader,
+            earlier=RelativeSpeeds.of(history, self.scoring, self.measure),
+            launches=launches,
+            left=self.launch_count - len(made),
+            scoring=self.scoring,
+            measure=self.measure,
+        )
+        others = [t.ordinal for t in history.admissible if t.ordinal not in (SEED, best, *broken)]
+        if SEED in broken or all(trial.ordinal != SEED for trial in history.measured):
+            return self._rivals(outlook, best, others)
+        if best != SEED:
+            found = compared(launches, best, SEED, self.scoring, self.measure)
+            if found.verdict is Verdict.FAST:
+                is_known = _is_narrow(found) or found.round_count >= outlook.rule.max_rounds
+                return self._rivals(outlook, best, others, () if is_known else (SEED,))
+            others.append(best)
+        return self._promising(outlook, others)
 
-    def _contender(self, leader: Leader, launched: Iterable[int]) -> list[int]:
-        """Return the most promising trial that the final has not launched, if any may win."""
-        gains = expected_gains(leader, self.scoring, self.measure)
-        band = claim_rule(self.measure).band
-        waiting = [n for n, gain in gains.items() if n not in launched and gain > band]
-        return sorted(waiting, key=lambda ordinal: (-gains[ordinal], ordinal))[:1]
+    def _promising(self, outlook: Outlook, others: Iterable[int]) -> Sequence[int]:
+        """Return the seed and the trials that are most likely to be shown faster than it."""
+        chances = {n: chance for n in others if (chance := outlook.chance(n)) >= LEAST_CHANCE}
+        order = sorted(chances, key=lambda n: (-chances[n], outlook.belief(n, SEED).log_ratio, n))
+        if not order:
+            return ()
+        top, *rest = order
+        beside = [
+            n
+            for n in rest
+            if chances[n] >= CLOSE_CHANCE * chances[top]
+            and outlook.gain(n, top) > outlook.rule.band
+        ]
+        most = min(self.measure.confirm_top, outlook.left)
+        return (SEED, top, *beside[: max(0, most - 2)])
 
-    def _is_open(self, leader: Leader, other: int, best: int, launches: Sequence[Repeat]) -> bool:
-        """Whether another round of two trials may change what is announced."""
-        found = compared(launches, other, best, self.scoring, self.measure)
-        rule = claim_rule(self.measure)
-        if other == SEED and _round_count(launches, other, best) < rule.min_rounds:
-            return True
-        if found.ratio is None or found.round_count >= rule.max_rounds:
-            return False
-        if found.settled:
-            return other == SEED and found.reason == CLEAR and not _is_narrow(found)
-        log_ratio, noise = math.log(found.ratio), leader.noise
-        if other == SEED or (best == SEED and log_ratio < 0):
-            return True
-        sd = found.noise if found.noise is not None else noise.sd if noise else math.inf
-        favour = _favour(leader.history, other, best, self.measure)
-        return expected_gain(log_ratio - favour, sd / math.sqrt(found.round_count)) > rule.band
-
-
-CLEAR = "paired_interval_clears_band"
+    def _rivals(
+        self, outlook: Outlook, best: int, others: Iterable[int], seed: Sequence[int] = ()
+    ) -> Sequence[int]:
+        """Return the best trial and those that may well be faster; without any, none but `seed`."""
+        gains = {n: gain for n in others if (gain := outlook.gain(n, best)) > outlook.rule.band}
+        order = sorted(gains, key=lambda n: (-gains[n], n))
+        most = min(self.measure.confirm_top, outlook.left)
+        rivals = order[: max(0, most - 1 - len(seed))]
+        return (best, *rivals, *seed) if rivals or seed else ()
 
 
 def _is_narrow(found: Comparison) -> bool:
@@ -160,12 +258,6 @@ def _is_narrow(found: Comparison) -> bool:
         return False
     half = math.log(found.ratio_high / found.ratio_low) / 2
     return half <= max(math.log1p(NARROW), NARROW_SHARE * abs(math.log(found.ratio)))
-
-
-def _round_count(launches: Iterable[Repeat], one: int, other: int) -> int:
-    """Count the rounds in which both were launched, measured or not."""
-    rounds = [{x.round for x in launches if x.ordinal == ordinal} for ordinal in (one, other)]
-    return len(rounds[0] & rounds[1])
 
 
 def _ordinals(launches: Iterable[Repeat]) -> tuple[int, ...]:

@@ -9,7 +9,6 @@ result. Such a round, and one that lost a launch to the infrastructure, is omitt
 whole, and only once it was replaced.
 """
 
-import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
@@ -29,6 +28,7 @@ from evaluator.timing.decision import (
     Spread,
     Verdict,
     decide,
+    mean_of_faster_half,
     pooled,
     spread,
     values_in_turns,
@@ -59,7 +59,7 @@ def race_rule(measure: Measure) -> DecisionRule:
     return _rule(measure, LEAST_RACE_ROUNDS, measure.race_rounds)
 
 
-STRICTER = 2.5
+STRICTER = 5
 """How many times less often than `alpha` a claim in the final may err: several trials are compared
 with the seed, and of all announced winners hardly any should be wrong."""
 
@@ -189,7 +189,11 @@ def is_step_time(scoring: Scoring) -> bool:
 
 
 def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
-    """Return a launch as a comparison takes it; None without a positive objective."""
+    """Return a launch as a comparison takes it; None without a positive objective.
+
+    Its steps count by the mean of the faster half, unless they took turns with others: what slows
+    a few steps says little of a configuration.
+    """
     if not isinstance(outcome, Measured):
         return None
     score = scoring.score(outcome.metrics, outcome.absent)
@@ -197,13 +201,23 @@ def launch_of(outcome: Outcome, scoring: Scoring) -> LaunchValue | None:
         return None
     cost = score.value if scoring.lower_is_better else 1 / score.value
     each_steps_s = [measurement.slowest_rank_s for measurement in outcome.measurements]
-    to_means = [statistics.fmean(steps_s) / statistics.median(steps_s) for steps_s in each_steps_s]
-    to_mean = math.prod(to_means) ** (1 / len(to_means))
-    return LaunchValue(
-        value=cost,
-        mean=cost * to_mean if is_step_time(scoring) else None,
-        late_shift=0.0 if took_turns(outcome) else max(map(_late_shift, each_steps_s)),
+    if not is_step_time(scoring):
+        return LaunchValue(value=cost, late_shift=_late_shifts(outcome))
+    to_mean, to_faster = (
+        statistics.geometric_mean([mean(steps_s) / median(steps_s) for steps_s in each_steps_s])
+        for mean in (statistics.fmean, mean_of_faster_half)
     )
+    return LaunchValue(
+        value=cost if took_turns(outcome) else cost * to_faster,
+        mean=cost * to_mean,
+        late_shift=_late_shifts(outcome),
+    )
+
+
+def _late_shifts(outcome: Measured) -> float:
+    if took_turns(outcome):
+        return 0.0
+    return max(_late_shift(each.slowest_rank_s) for each in outcome.measurements)
 
 
 @lru_cache(maxsize=4096)  # every decision asks it of every launch again
@@ -307,20 +321,6 @@ def supported_values(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, t
     return {ordinal: tuple(found) for ordinal, found in values.items()}
 
 
-def centred_costs(repeats: Iterable[Repeat], scoring: Scoring) -> dict[int, float]:
-    """Return the mean cost of each trial, every launch divided by the median of its round."""
-    rounds: dict[tuple[int, int], dict[int, Repeat]] = defaultdict(dict)
-    for repeat in repeats:
-        rounds[repeat.series, repeat.round][repeat.ordinal] = repeat
-    centred: dict[int, list[float]] = defaultdict(list)
-    for launched in rounds.values():
-        values = {n: launch.value for n, launch in launches_of(launched, scoring).items()}
-        middle = statistics.median(values.values()) if values else 1.0
-        for ordinal, value in values.items():
-            centred[ordinal].append(value / middle)
-    return {ordinal: statistics.fmean(values) for ordinal, values in centred.items()}
-
-
 def noise_of(repeats: Sequence[Repeat], scoring: Scoring, *, together: bool) -> Noise | None:
     """Return the noise of a round's ratio; None while nothing was launched twice.
 
@@ -395,19 +395,24 @@ def _fastest(
 ) -> int | None:
     """Return the trial that wins by its times.
 
-    `history` is the one before them. Its leader stays, unless another trial is shown to be faster,
-    or equal with less memory or fewer ranks. If neither is shown, a trial better by more than the
-    margin wins over the leader, but not over the seed; such ties are reported. A finalist that
-    failed, other than by infrastructure, wins only when no other is left.
+    `history` is the one before them. What was shown to be the best in it stays, or else the seed,
+    unless another trial is shown to be faster, or equal with less memory or fewer ranks. If neither
+    is shown, a trial better by more than the margin wins over the leader, but not over the seed;
+    such ties are reported. A finalist that failed, other than by infrastructure, wins only when no
+    other is left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
     found = objective_values(launches, scoring).items()
     values = {ordinal: each for ordinal, each in found if ordinal in admissible}
     if not values or history.best is None:
         return history.incumbent
-    incumbent = history.best.ordinal
     failed = unreliable(launches)
     sound = [ordinal for ordinal in values if ordinal not in failed] or list(values)
+    incumbent = history.best.ordinal
+    if history.incumbent is None and SEED in sound:
+        rounds = [rounds_between(launches, n, SEED, scoring) for n in sound if n != SEED]
+        if any(len(each) >= claim_rule(measure).min_rounds for each in rounds):
+            incumbent = SEED  # a single launch that was faster shows little
     costs = {ordinal: scoring.sign * median(values[ordinal]) for ordinal in sound}
     if incumbent not in costs:
         return min(costs, key=lambda ordinal: (costs[ordinal], ordinal))

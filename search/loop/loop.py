@@ -24,7 +24,7 @@ from search.loop.budget import (
     stop_reason,
 )
 from search.loop.ports import Proposal, Proposer
-from search.loop.races import FINALISTS, ConfirmationPlan, RepeatRunner, in_contexts
+from search.loop.races import LEAST_ENTRANTS, ConfirmationPlan, RepeatRunner, in_contexts
 from search.loop.running import check_allocation
 from search.loop.study_result import StudyResult, find
 from search.loop.trial import HasTime, TrialRunner
@@ -135,7 +135,7 @@ class Search:
             return True
         runner = self._plan.runner
         used = launches_used(runner.history, runner.recorded)
-        return limit.out_of_time(used, FINALISTS + 1) is None
+        return limit.out_of_time(used, LEAST_ENTRANTS) is None
 
     def _search(self, limit: TimeLimit) -> str:
         """Propose and measure until a limit is reached; return the reason."""

@@ -1,4 +1,4 @@
-"""Repeat launches: races, successive halving, confirmation, held-out contexts.
+"""Repeat launches: self-test, races, confirmation, held-out contexts.
 
 `RepeatRunner` launches trials again in rounds and records every launch. `ConfirmationPlan` decides
 which launches are needed to measure the noise, to choose the leader and to confirm the winner.
@@ -14,7 +14,7 @@ from zlib import crc32
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
-from evaluator.timing.decision import Comparison
+from evaluator.timing.decision import Belief, Comparison, chance_of_claim
 from records.study import Measure, Study
 from records.trial import (
     Config,
@@ -27,13 +27,12 @@ from records.trial import (
     Trial,
     outcome_in,
 )
-from search.loop.budget import launches_used, remaining_launches
-from search.loop.final import Final, expected_gains
+from search.loop.budget import launches_used, remaining_launches, repeat_limit
+from search.loop.final import Final
 from search.loop.leader import (
     SEED,
     Leader,
     Race,
-    centred_costs,
     claim_rule,
     compared,
     confirming,
@@ -43,6 +42,7 @@ from search.loop.leader import (
     judge_race,
     launch_of,
     least_rounds,
+    race_rule,
     run_again,
     unreliable,
     without_replaced,
@@ -131,8 +131,10 @@ class RepeatRunner:
 
     @property
     def launches_left(self) -> int:
-        """Count the launches that the budget still allows."""
-        return self.study.budget.launch_limit - launches_used(self.history, self.recorded)
+        """Count the repeat launches that the budget still allows."""
+        history, recorded = self.history, self.recorded
+        left = self.study.budget.launch_limit - launches_used(history, recorded)
+        return min(left, repeat_limit(self.study, history) - len(recorded))
 
     def rounds_done(
         self, purpose: Purpose, series: int, trials: Sequence[Trial], repeat_disturbed: bool = True
@@ -198,10 +200,8 @@ class RepeatRunner:
             self._record(*(each.repeat(outcome, position=0) for each, outcome in pairs))
             return True
         for number, each in enumerate(planned):
-            # A round is begun where all of it has time, and ended where a launch took longer. The
-            # choice of finalists leaves time for a round of the final.
+            # A round is begun where all of it has time, and ended where a launch took longer.
             ahead_s = times_s[number : None if number == 0 else number + 1]
-            ahead_s *= 1 + (each.purpose is Purpose.HALVING)
             if not self._has_time(each, ahead_s):
                 return self._skipped(planned[number:], sum(times_s[number:]))
             outcome = runner.launch_once(studies[number], configs[number])
@@ -336,17 +336,19 @@ def _comparison(
     return compared(launches, winner, 0, scoring.against(seeds), study.measure)
 
 
-FINALISTS = 2
+LEAST_ENTRANTS = 2
+"""Trials in a round of a final."""
+FINALISTS = 3
+"""Trials that the first rounds of a final may launch beside the seed."""
+RACE_CHANCE = 0.99
+"""A race is begun where its rounds will show a faster trial with at least this chance: others decide
+little, and their launches are worth more in the final."""
 FINAL_ROUNDS = 8
-"""Rounds of the final for which races and halving reserve launches, if the budget is large enough.
+"""Rounds of the final for which races reserve launches, if the budget is large enough.
 
 Only the final decides the result. With four rounds, half of the finals end with an interval too
 wide to show a winner of 10 %; beyond eight, races lack the launches to find that winner.
 """
-CONFIRMED_FOR_EACH = 4
-"""Confirmation rounds per first halving round."""
-CONCLUDING = (Purpose.HALVING, Purpose.CONFIRM)
-"""Purposes of launches after the last trial and its race."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,25 +390,29 @@ class ConfirmationPlan:
         return raced + self._reserve(FINALISTS + 1)
 
     def conclude(self, has_time: Callable[[], bool] = lambda: True) -> tuple[Repeat, ...]:
-        """Halve the best trials, then confirm the finalists and the seed in new launches.
+        """Confirm the best trial in new launches, with the seed and others that may be better.
 
         After the first, rounds are launched while it `has_time`.
         """
         recorded, series = self.runner.history, len(self.runner.history)
-        chosen = [r for r in self._repeats if r.series < series or r.purpose not in CONCLUDING]
+        chosen = [r for r in self._repeats if r.series < series or r.purpose is not Purpose.CONFIRM]
         leader = find_leader(recorded, chosen, self._scoring, self._measure)
         if not self._measure.confirm_rounds or not leader.history.admissible:
             return ()
-        first = [trial.ordinal for trial in self._halved(leader, series)]
+        launch_count = self.runner.launches_left + len(
+            self.runner.launched(Purpose.CONFIRM, series)
+        )
+        affordable = launch_count // self._measure.confirm_rounds
+        # Where nothing can be claimed, or the noise is unknown, the best two are launched again.
+        most = 1 if affordable > 1 and leader.noise is not None and not leader.front else 2
+        first = [trial.ordinal for trial in leader.history.ranked[:most]]
         if SEED not in first and any(trial.ordinal == SEED for trial in leader.history.measured):
             first.append(SEED)
         front = [ordinal for ordinal in leader.history.front if ordinal not in first]
         final = Final(
-            history=recorded,
-            before=[
-                r for r in self._repeats if r.series < series or r.purpose is not Purpose.CONFIRM
-            ],
-            first=first + front[: max(0, self._affordable(series) - len(first))],
+            leader=leader,
+            first=first + front[: max(0, affordable - len(first))],
+            launch_count=launch_count,
             scoring=self._scoring,
             measure=self._measure,
         )
@@ -422,7 +428,7 @@ class ConfirmationPlan:
             ordinals = final.next_round(launch for launch in made if launch.round < number)
             if not ordinals or (count and not has_time()):
                 return
-            trials = [final.history.trials[n] for n in ordinals]
+            trials = [final.leader.history.trials[n] for n in ordinals]
             spare = self._reserve(0) if count >= self._measure.confirm_rounds else 0
             if SEED not in ordinals and not {*ordinals} <= {*final.first}:
                 spare += 2 * self._measure.confirm_rounds  # to compare it with the seed if it wins
@@ -459,16 +465,14 @@ class ConfirmationPlan:
     def _scoring(self) -> Scoring:
         return self.runner.scoring
 
-    def _affordable(self, series: int) -> int:
-        """Count the trials that the budget can confirm, including launches already made."""
-        launches = self.runner.launches_left + len(confirming(self._repeats, series))
-        return launches // self._measure.confirm_rounds
-
     def _self_test(self, trial: Trial) -> None:
         """Launch the first trial against itself to measure the noise."""
         tested = len(self._repeats)
         self.runner.run_self_test(
-            self._measure.self_test_rounds, trial.ordinal + 1, trial, spare=self._reserve(1)
+            self._measure.self_test_rounds,
+            trial.ordinal + 1,
+            trial,
+            spare=self._reserve(LEAST_ENTRANTS),
         )
         noise = self.leader().noise
         if noise is not None and len(self._repeats) > tested:
@@ -481,13 +485,13 @@ class ConfirmationPlan:
         is ahead.
         """
         series = challenger.ordinal + 1
-        leader = find_leader(
+        before = find_leader(
             History(history.before(challenger.ordinal).trials),
             [repeat for repeat in self._repeats if repeat.series < series],
             self._scoring,
             self._measure,
-        ).history
-        incumbent = leader.best
+        )
+        leader, incumbent = before.history, before.history.best
         if incumbent is None or challenger.score is None or not self._measure.race_rounds:
             return
         if challenger.score.broken:
@@ -495,7 +499,9 @@ class ConfirmationPlan:
         if launch_of(challenger.outcome, self._scoring) is None:
             return
         leads = challenger.score.cost < leader.cost(incumbent)
-        if not leads and not is_disturbed(challenger.outcome):
+        if not is_disturbed(challenger.outcome) and not (
+            leads and self._may_win(challenger, incumbent, before)
+        ):
             return
         launch_count = len(self.runner.recorded)
         least = least_rounds(Purpose.RACE, self._measure)
@@ -518,31 +524,23 @@ class ConfirmationPlan:
         if race is not None and len(self.runner.recorded) > launch_count:
             self.runner.trial_runner.observer.race_decided(race)
 
-    def _halved(self, leader: Leader, series: int) -> tuple[Trial, ...]:
-        """Return the finalists by successive halving: rounds double while entrants halve.
-
-        The incumbent always stays in; trials that are unlikely to be better are not launched.
-        """
-        history, band = leader.history, claim_rule(self._measure).band
-        gains = expected_gains(leader, self._scoring, self._measure)
-        best = history.ranked[: self._measure.confirm_top]
-        alive = tuple(trial for trial in best if gains.get(trial.ordinal, math.inf) > band)
-        rounds, rung = 0, max(1, self._measure.confirm_rounds // CONFIRMED_FOR_EACH)
-        while len(alive) > FINALISTS:
-            rounds += rung
-            fits = self.runner.run_until(
-                rounds, Purpose.HALVING, series, alive, spare=self._for_final()
-            )
-            if not fits:
-                break
-            costs = centred_costs(self.runner.repeats(Purpose.HALVING, series), self._scoring)
-            order = sorted(
-                (trial for trial in alive if trial.ordinal in costs),
-                key=lambda trial: (trial.ordinal != history.incumbent, costs[trial.ordinal]),
-            )
-            alive = tuple(order[: max(FINALISTS, len(alive) // 2)])
-            rung *= 2
-        return tuple(alive[:FINALISTS])
+    def _may_win(self, challenger: Trial, incumbent: Trial, before: Leader) -> bool:
+        """Whether a race is likely to show the challenger to be faster; unknown noise may hide it."""
+        noise = before.noise
+        if noise is None or challenger.score is None or not self._measure.confirm_rounds:
+            return True
+        log_ratio = math.log(challenger.score.cost / before.history.cost(incumbent))
+        if not self._scoring.lower_is_better:
+            log_ratio = -log_ratio
+        rule = race_rule(self._measure)
+        chance = chance_of_claim(
+            Belief(log_ratio=log_ratio, error=noise.sd),
+            rule,
+            noise.sd,
+            rule.max_rounds,
+            freedom=noise.freedom,
+        )
+        return chance >= RACE_CHANCE
 
     def _for_final(self) -> int:
         """Count the launches reserved to compare the finalists and the seed.

@@ -1,6 +1,5 @@
 """The result of a study: its winner, evidence and ties; also by other objectives or limits."""
 
-import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -15,14 +14,13 @@ from records.store.rows import ComputedMetric, StudyRow, with_newest
 from records.store.store import Store
 from records.study import Measure, Study
 from records.trial import History, Measured, Purpose, Repeat, Trial
-from search.loop.final import expected_gains
+from search.loop.final import worth_launching
 from search.loop.inert import InertKnob, inert_knobs
 from search.loop.leader import (
     SEED,
     FrontMember,
     Leader,
     Race,
-    claim_rule,
     compared,
     counted,
     front_of,
@@ -120,7 +118,7 @@ def find(
         if winner is not None and ordinal != winner
     }
     others = not_ruled_out(leader, {*against, *failed}, scoring, measure)
-    gains = expected_gains(leader, scoring, measure) if others else {}
+    worth = worth_launching(leader, scoring, measure) if others else frozenset()
     return StudyResult(
         stop_reason=stop_reason,
         winner=winner,
@@ -142,7 +140,7 @@ def find(
         inert=inert_knobs(history, scoring, measure),
         against={ordinal: found for ordinal, found in against.items() if ordinal != 0},
         not_ruled_out=others,
-        unlikely=tuple(n for n in others if gains.get(n, math.inf) <= claim_rule(measure).band),
+        unlikely=tuple(n for n in others if n not in worth),
     )
 
 

@@ -11,11 +11,14 @@ from scipy import stats
 
 from evaluator.timing.decision import (
     KNOWN_LEVELS,
+    STANDARD_RULE,
+    Belief,
     DecisionRule,
     LaunchValue,
     Noise,
     Round,
     Verdict,
+    chance_of_claim,
     decide,
     detectable,
     pooled,
@@ -276,3 +279,28 @@ def test_what_can_be_detected_grows_with_the_noise_and_shrinks_with_the_rounds()
     quantiles = stats.t.ppf(0.975, 9) + stats.t.ppf(0.8, 9)
     assert detectable(quiet, few) == pytest.approx(math.exp(quantiles * 0.01 / 2))
     assert detectable(quiet, many) < detectable(quiet, few) < detectable(loud, few)
+
+
+@pytest.mark.parametrize(
+    ("log_ratio", "error", "made", "chance"),
+    [
+        (-0.2, 0.0, [], 1.0),
+        (0.0, 0.0, [], 0.0),
+        (-STANDARD_RULE.band, 0.1, [], 0.5),
+        (0.0, 0.0, [-0.2, -0.2], 1.0),
+        (-0.2, 0.1, [-0.2] * 4, 0.0),
+    ],
+    ids=["surely faster", "surely equal", "either", "faster so far", "no round ahead"],
+)
+def test_the_chance_of_a_claim_is_that_of_the_rounds_ahead(log_ratio, error, made, chance):
+    belief = Belief(log_ratio=log_ratio, error=error)
+
+    assert chance_of_claim(belief, STANDARD_RULE, 1e-9, 4, made) == pytest.approx(chance)
+
+
+def test_a_belief_weighs_launches_by_how_exact_they_are():
+    twice = Belief(log_ratio=0.0, error=0.1).combined(0.2, 0.1)
+    exact = twice.combined(0.3, 0.0)
+
+    assert (twice.log_ratio, twice.error) == pytest.approx((0.1, 0.1 / math.sqrt(2)))
+    assert (exact, exact.combined(0.5, 0.1)) == (Belief(log_ratio=0.3, error=0.0),) * 2

@@ -8,6 +8,7 @@ from evaluator.objective import scoring
 from records.study import Measure, Objective
 from records.trial import Purpose
 from search.loop.final import Final, expected_gain
+from search.loop.leader import find_leader
 from tests.support import records as testing
 from tests.support.search import relaunch, seconds
 
@@ -31,7 +32,7 @@ def rounds(times_s, noise, count=4):
     ]
 
 
-def next_round(firsts, launches, noise=0.02):
+def next_round(firsts, launches, noise=0.02, left=40):
     """The next round of a final of trials that took this long at first, of which 1 led."""
     raced = [
         relaunch(n, firsts[n] * math.exp(noise * NOISE[n][k]), k, purpose=Purpose.RACE)
@@ -39,9 +40,9 @@ def next_round(firsts, launches, noise=0.02):
         for n in (0, 1)
     ]
     final = Final(
-        history=testing.history(*firsts),
-        before=raced,
+        leader=find_leader(testing.history(*firsts), raced, SCORING, MEASURE),
         first=sorted({launch.ordinal for launch in launches}) or [0, 1],
+        launch_count=len(launches) + left,
         scoring=SCORING,
         measure=MEASURE,
     )
@@ -69,6 +70,21 @@ def test_a_trial_that_may_still_win_is_launched_beside_the_leader_without_a_deci
 
     assert next_round((3.0, 1.0, 1.01), final, noise=0.04) == (1, 2)
     assert next_round((3.0, 1.0, 1.30), final, noise=0.04) == ()
+
+
+@pytest.mark.parametrize(
+    ("times_s", "left", "expected"),
+    [({0: 1.1, 1: 1.0}, 40, (0, 1)), ({0: 1.1, 1: 1.0}, 3, ()), ({0: 1.0, 1: 1.0}, 40, ())],
+    ids=["may be shown faster", "not by the launches left", "equal"],
+)
+def test_rounds_end_where_no_further_one_can_show_a_trial_to_be_faster(times_s, left, expected):
+    firsts = (*times_s.values(), 9.0)
+
+    assert next_round(firsts, rounds(times_s, 0.06), noise=0.06, left=left) == expected
+
+
+def test_trials_that_may_well_be_faster_join_the_first_rounds():
+    assert next_round((1.0, 0.9, 0.9, 1.5), [], noise=0.04) == (0, 1, 2)
 
 
 def test_a_winner_that_the_seed_was_not_launched_with_is_compared_with_it():

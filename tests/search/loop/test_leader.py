@@ -18,6 +18,7 @@ from search.loop.leader import (
     MOST_RUN_AGAIN,
     counted,
     front_of,
+    launch_of,
     left_out_rounds,
     noise_of,
     rounds_between,
@@ -162,6 +163,17 @@ def test_steps_that_took_turns_are_compared_with_their_neighbours():
 
     assert paired.candidate.value / paired.anchor.value == pytest.approx(1.1)
     assert unpaired.candidate.value / unpaired.anchor.value == pytest.approx(1.32 / 1.2)
+
+
+def test_steps_that_took_no_turns_count_by_the_mean_of_their_faster_half():
+    outcome = testing.measured(1.2)
+    times_s = ((1.0, 1.2, 9.0, 1.2, 1.1),)
+    apart = replace(outcome, measurement=replace(outcome.measurement, step_times_s=times_s))
+
+    launch = launch_of(apart, scoring(Objective(expression="step_time")))
+
+    assert launch.value == pytest.approx(1.05)
+    assert launch.mean == pytest.approx(2.7)
 
 
 def test_the_noise_of_steps_that_took_turns_is_that_of_their_differences():

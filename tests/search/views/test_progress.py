@@ -294,7 +294,7 @@ WON = Race(
 LOST = replace(WON, comparison=replace(WON.comparison, verdict=Verdict.UNDECIDED, reason="no"))
 NOISE_WORDS = (
     "noise: rounds of equal launches differ by 5.1 % (standard deviation); 6 rounds show "
-    "differences from 9.4 %"
+    "differences from 10.9 %"
 )
 
 

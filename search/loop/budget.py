@@ -18,10 +18,7 @@ from records.errors import Strict, StudyError
 from records.llm_exchange import TokenUsage
 from records.store.store import Store
 from records.study import Budget, Environment, Llm, Price, Study
-from records.trial import Failed, FailureKind, History, Repeat, Stage, Trial
-
-
-from records.trial import Failed, FailureKind, History, Measured, Repeat, Stage
+from records.trial import Failed, FailureKind, History, Measured, Repeat, Stage, Trial
 
 
 def stop_reason(budget: Budget, history: History, used: int, out_of_time: str | None) -> str | None:

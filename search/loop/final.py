@@ -238,7 +238,8 @@ class Final:
             if chances[n] >= CLOSE_CHANCE * chances[top]
             and outlook.gain(n, top) > outlook.rule.band
         ]
-        most = min(self.measure.confirm_top, outlook.left)
+        # The first must keep the launches that a claim needs.
+        most = min(self.measure.confirm_top, outlook.left - 2 * (outlook.rule.min_rounds - 1))
         return (SEED, top, *beside[: max(0, most - 2)])
 
     def _rivals(

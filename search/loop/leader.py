@@ -411,7 +411,8 @@ def _fastest(
     incumbent = history.best.ordinal
     if history.incumbent is None and SEED in sound:
         rounds = [rounds_between(launches, n, SEED, scoring) for n in sound if n != SEED]
-        if any(len(each) >= claim_rule(measure).min_rounds for each in rounds):
+        least = max(claim_rule(measure).min_rounds, LEAST_FOR_INTERVAL)
+        if any(len(each) >= least for each in rounds):
             incumbent = SEED  # a single launch that was faster shows little
     costs = {ordinal: scoring.sign * median(values[ordinal]) for ordinal in sound}
     if incumbent not in costs:

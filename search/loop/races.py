@@ -341,8 +341,8 @@ LEAST_ENTRANTS = 2
 FINALISTS = 3
 """Trials that the first rounds of a final may launch beside the seed."""
 RACE_CHANCE = 0.99
-"""A race is begun where its rounds will show a faster trial with at least this chance: others decide
-little, and their launches are worth more in the final."""
+"""A race is begun where its rounds will show a faster trial with at least this chance: others
+decide little, and their launches are worth more in the final."""
 FINAL_ROUNDS = 8
 """Rounds of the final for which races reserve launches, if the budget is large enough.
 
@@ -525,7 +525,7 @@ class ConfirmationPlan:
             self.runner.trial_runner.observer.race_decided(race)
 
     def _may_win(self, challenger: Trial, incumbent: Trial, before: Leader) -> bool:
-        """Whether a race is likely to show the challenger to be faster; unknown noise may hide it."""
+        """Whether a race is likely to show the challenger to be faster, if the noise is known."""
         noise = before.noise
         if noise is None or challenger.score is None or not self._measure.confirm_rounds:
             return True

@@ -318,7 +318,7 @@ def test_every_face_tells_the_noise_who_leads_after_a_race_and_notices():
         assert "NOTICE: no model is asked: set a key" in said
     noise, _, won, notice = [json.loads(line) for line in program.getvalue().splitlines()]
     assert noise.items() >= {"event": "noise_measured", "sd": 0.0512, "freedom": 2}.items()
-    assert noise["detectable"] == pytest.approx(1.0937, abs=1e-4)
+    assert noise["detectable"] == pytest.approx(1.1090, abs=1e-4)
     assert (won["event"], won["challenger"]) == ("race_decided", 1)
     assert (won["comparison"]["verdict"], won["comparison"]["ratio"]) == ("fast", 0.5)
     assert notice == {"event": "notice", "words": "no model is asked: set a key"}

@@ -404,7 +404,8 @@ class ConfirmationPlan:
         )
         affordable = launch_count // self._measure.confirm_rounds
         # Where nothing can be claimed, or the noise is unknown, the best two are launched again.
-        most = 1 if affordable > 1 and leader.noise is not None and not leader.front else 2
+        is_open = affordable > FINALISTS - 1 and leader.noise is None
+        most = 2 if affordable < LEAST_ENTRANTS or is_open or leader.front else 1
         first = [trial.ordinal for trial in leader.history.ranked[:most]]
         if SEED not in first and any(trial.ordinal == SEED for trial in leader.history.measured):
             first.append(SEED)

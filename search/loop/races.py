@@ -336,6 +336,8 @@ def _comparison(
     return compared(launches, winner, 0, scoring.against(seeds), study.measure)
 
 
+CONCLUDING = (Purpose.HALVING, Purpose.CONFIRM)
+"""Purposes of launches after the last trial and its race; studies used to halve the finalists."""
 LEAST_ENTRANTS = 2
 """Trials in a round of a final."""
 FINALISTS = 3
@@ -395,7 +397,7 @@ class ConfirmationPlan:
         After the first, rounds are launched while it `has_time`.
         """
         recorded, series = self.runner.history, len(self.runner.history)
-        chosen = [r for r in self._repeats if r.series < series or r.purpose is not Purpose.CONFIRM]
+        chosen = [r for r in self._repeats if r.series < series or r.purpose not in CONCLUDING]
         leader = find_leader(recorded, chosen, self._scoring, self._measure)
         if not self._measure.confirm_rounds or not leader.history.admissible:
             return ()

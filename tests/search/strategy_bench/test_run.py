@@ -79,7 +79,7 @@ def test_only_the_search_that_announces_ends_where_its_strategy_expects_no_more_
 
 def test_launches_are_those_of_the_self_test_and_of_races_too(ground):
     run, chooser = listed(ground, TP2, TP2_PLAIN, TP4)
-    assert [step.launch_count for step in run.steps] == [5, 10, 11, 16]
+    assert [step.launch_count for step in run.steps] == [5, 10, 11, 12]
     assert [step.failed for step in run.steps] == [False, False, True, False]
     last = chooser.seen[-1]
     assert [last.cost(last.trials[n]) for n in (1, 3)] == pytest.approx([1.04, 1.0])

@@ -140,8 +140,8 @@ def counts_nodes(study: Study) -> bool:
 
 
 SCRIPT_FAULTS = re.compile(
-    r"\b(ImportError|ModuleNotFoundError|SyntaxError|IndentationError)\b|can't open file"
-    r"|command not found|ended with status 12[67]\b"
+    r"\b(FileNotFoundError|ImportError|ModuleNotFoundError|NameError|SyntaxError|IndentationError)\b"
+    r"|can't open file|command not found|ended with status 12[67]\b"
 )
 CAUSE_CHARS = 300
 

@@ -226,7 +226,13 @@ def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:
 
 
 MESSAGE_CHARS = 200
+STEP_TIME = "step_time"
 VARIED_WORK = "work: a step may process any number of tokens, as the objective counts per token"
+
+
+def _varies_work(study: Study) -> bool:
+    """Whether steps of different configurations may differ in work; requests never do."""
+    return may_vary_work(study) and study.workload.phase == "training"
 
 
 class PlainProgress:
@@ -234,11 +240,13 @@ class PlainProgress:
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._say = partial(_print, out)
+        self._objective = STEP_TIME
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Print what is searched."""
+        self._objective = study.objective.expression
         self._say(f"study {study_id}: {study.name}, objective {objective_words(study)}")
-        if may_vary_work(study):
+        if _varies_work(study):
             self._say(VARIED_WORK)
         self._say(strategy)
 
@@ -261,7 +269,7 @@ class PlainProgress:
 
     def repeat_finished(self, repeat: Repeat) -> None:
         """Print the outcome of a repeat launch."""
-        self._say(repeat_line(repeat))
+        self._say(repeat_line(repeat, self._objective))
 
     def race_decided(self, race: Race) -> None:
         """Print which trial leads after a comparison."""
@@ -289,15 +297,19 @@ def trial_line(trial: Trial, history: History) -> str:
     return f"{head}  {score}{best}{parts}{_in_parentheses(remarks(trial))}"
 
 
-def repeat_line(repeat: Repeat) -> str:
-    """Ordinal, purpose, round and outcome of a repeat launch on one line."""
+def repeat_line(repeat: Repeat, objective: str) -> str:
+    """Ordinal, purpose, round and outcome of a repeat launch on one line.
+
+    The outcome is the metric that the objective is, or else the step time.
+    """
     outcome = repeat.outcome
     if isinstance(outcome, Failed):
         went = f"FAILED {one_line(str(outcome), MESSAGE_CHARS)}"
     else:
-        step_time_s = outcome.metric("step_time")
-        went = "measured" if step_time_s is None else f"step_time {format_number(step_time_s)} s"
-        went += _in_parentheses(caveats(outcome))
+        metrics = {each.name: each for each in outcome.metrics}
+        shown = metrics.get(objective) or metrics.get(STEP_TIME)
+        value = shown and f"{shown.name} {format_number(shown.value)} {shown.unit}"
+        went = (value or "measured") + _in_parentheses(caveats(outcome))
     what_for = PURPOSES[repeat.purpose]
     return f"trial {repeat.ordinal} repeated {what_for}, round {repeat.round + 1}: {went}"
 
@@ -319,9 +331,11 @@ class JsonProgress:
 
     def __init__(self, out: TextIO = sys.stdout) -> None:
         self._out = out
+        self._objective = STEP_TIME
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Print the study and the reason for its strategy."""
+        self._objective = study.objective.expression
         self._say(
             "study_started",
             study_id=study_id,
@@ -378,7 +392,7 @@ class JsonProgress:
             series=repeat.series,
             round=repeat.round,
             **outcome_facts(repeat.outcome),
-            words=repeat_line(repeat),
+            words=repeat_line(repeat, self._objective),
         )
 
     def race_decided(self, race: Race) -> None:
@@ -462,7 +476,7 @@ class LiveProgress:
         """Print what is searched."""
         self._study = study
         self._console.print(Text(f"study {study_id}: {study.name}", style="bold"))
-        varied = f"; {VARIED_WORK}" if may_vary_work(study) else ""
+        varied = f"; {VARIED_WORK}" if _varies_work(study) else ""
         self._console.print(Text(f"objective {objective_words(study)}; {strategy}{varied}\n"))
         if self._history:
             print_trials(self._console, self._history.trials, self._history)

@@ -5,6 +5,7 @@ what shows that a knob took hold. `NAME.py` has what data cannot say.
 """
 
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -466,7 +467,9 @@ class FrameworkRecipe(CommandRecipe):
         if Path(program[0]).name.startswith("python"):
             at = next((i for i, word in enumerate(program) if i and word == "-m"), len(program) - 1)
             return (*program[:at], hook, *program[at:], *line.arguments)
-        return (str(line.python), hook, *program, *line.arguments)
+        # The hook runs the program as a file, which Python does not look for on the PATH.
+        path = shutil.which(program[0], path=line.search_path) or program[0]
+        return (str(line.python), hook, path, *program[1:], *line.arguments)
 
     def flags(self, study: Study, config: Config) -> tuple[str, ...]:
         """Return the arguments of a configuration: its knobs, then what holds the work equal."""

@@ -78,6 +78,15 @@ def test_a_server_keeps_the_users_arguments_but_those_that_a_trial_sets():
     )
 
 
+def test_a_program_on_the_path_reaches_the_hook_as_a_file(tmp_path):
+    program = tmp_path / "vllm"
+    program.write_text(f"#!{sys.executable}\n", encoding="utf-8")
+    program.chmod(0o755)
+    line = LaunchLine.of(shlex.split(SERVE), Path(), search_path=str(tmp_path))
+
+    assert RECIPE.hooked(line)[:4] == (sys.executable, "hook_vllm.py", str(program), "serve")
+
+
 def test_an_offline_batch_has_the_work_of_the_study():
     study = study_of(OFFLINE)
 

@@ -69,7 +69,7 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
         "A  500 ms  500 ms to 500 ms             5     25",
         "B  400 ms  396.7 ms to 404.1 ms         5     25",
         "",
-        "sensitivity: 6 rounds detect differences of 1.3 % in 80 % of cases; the ratio of a round "
+        "sensitivity: 6 rounds detect differences of 1.5 % in 80 % of cases; the ratio of a round "
         "varies by 0.74 %",
         f"next: cclsearch trace diff {a} {b} --store {recorded}",
     ]

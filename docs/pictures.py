@@ -7,6 +7,7 @@ Needs the extra `e2e` and Chromium.
 """
 
 import argparse
+import io
 import re
 import shutil
 import subprocess
@@ -21,7 +22,9 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WIDTH, HEIGHT = 1280, 900
 COLUMNS = 112
 STRONG = re.compile(r"^(best|step_time|against the seed): .*", re.MULTILINE)
-REPEATED = re.compile(r" repeated to |^noise: .*self-test|^record: ")
+DIM = re.compile(r"^(\.\.\.|trial \d+ .*|next: .*)$")
+REPEATED = re.compile(r" repeated to ")
+OF_THIS_MACHINE = "record: "
 
 
 def main() -> None:
@@ -36,14 +39,13 @@ def main() -> None:
 
 def draw_run(log: str) -> None:
     """Write run.svg: the command and its output, with `...` for repeated launches."""
-    console = Console(record=True, width=COLUMNS, quiet=True)
-    with console.capture():
-        console.print(Text("$ cclsearch run --objective step_time", "bold green"))
-        for line in shown_lines(log):
-            text = Text(line)
-            text.highlight_regex(STRONG, "bold")
-            text.highlight_regex(r"^(\.\.\.|trial \d+ .*|next: .*)$", "dim")
-            console.print(text)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
+    console.print(Text("$ cclsearch run --objective step_time --trials 6", "bold green"))
+    for line in shown_lines(log):
+        text = Text(line)
+        text.highlight_regex(STRONG, "bold")
+        text.highlight_regex(DIM, "dim")
+        console.print(text)
     svg = console.export_svg(title="cclsearch", font_aspect_ratio=0.61)
     # The font that rich embeds comes from another site.
     svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
@@ -60,7 +62,7 @@ def shown_lines(log: str) -> list[str]:
         if not line.strip():
             break
         kept = "..." if REPEATED.search(line) else line
-        if kept != "..." or shown[-1] != "...":
+        if not line.startswith(OF_THIS_MACHINE) and (kept != "..." or shown[-1] != "..."):
             shown.append(kept)
     return shown
 

@@ -82,7 +82,8 @@ def make_environment(
     subprocess.run([*pip, *packages], check=True)
     (libraries,) = folder.glob("lib/python*/site-packages")
     if alone:
-        other = ["--python-version", alone_for, "--only-binary=:all:"] if alone_for else []
+        other = ["--python-version", alone_for, "--only-binary=:all:", "--ignore-requires-python"]
+        other = other if alone_for else []
         subprocess.run([*pip, "--no-deps", "--target", str(libraries), *other, *alone], check=True)
     if removed:
         subprocess.run([str(made), "-m", "pip", "uninstall", "--yes", *removed], check=True)

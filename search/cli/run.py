@@ -440,9 +440,10 @@ def _searched(
     from search.compose import open_search
     from search.study.spaces import prepare
 
+    flag = store_flag(records.root)
     with (
         face(as_json, history or History(), study_id, records) as observer,
-        Stop(f"cclsearch resume {study_id}{store_flag(records.root)}") as stop,
+        Stop(*(f"cclsearch {word} {study_id}{flag}" for word in ("show", "resume"))) as stop,
         open_search(study_id, prepare(study), records, observer) as search,
     ):
         if history is None:
@@ -467,11 +468,11 @@ def _give_up_closed_output() -> None:
 class Stop:
     """Ctrl-C, SIGTERM and SIGHUP end the search cleanly; the second one ends it immediately.
 
-    `command` resumes it.
+    `commands` show and resume it.
     """
 
-    def __init__(self, command: str) -> None:
-        self.again = f"next: {command}"
+    def __init__(self, *commands: str) -> None:
+        self.again = "\n".join(f"next: {command}" for command in commands)
         self._was_asked = False
         self._previous: dict[int, signal.Handlers | int | Callable[..., object] | None] = {}
 

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Final, Self, TextIO, assert_never
 
@@ -225,6 +224,8 @@ def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:
             assert_never(block)
 
 
+SILENCE_S = 20.0
+"""A plain search that printed nothing for this long prints the phase that a launch enters."""
 MESSAGE_CHARS = 200
 STEP_TIME = "step_time"
 VARIED_WORK = "work: a step may process any number of tokens, as the objective counts per token"
@@ -236,11 +237,19 @@ def _varies_work(study: Study) -> bool:
 
 
 class PlainProgress:
-    """One line per trial, without colours or cursor movement."""
+    """One line per trial, without colours or cursor movement, and the phases of long launches."""
 
-    def __init__(self, out: TextIO = sys.stdout) -> None:
-        self._say = partial(_print, out)
+    def __init__(
+        self, out: TextIO = sys.stdout, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out = out
         self._objective = STEP_TIME
+        self._clock = clock
+        self._said_s = clock()
+
+    def _say(self, line: str) -> None:
+        self._said_s = self._clock()
+        _print(self._out, line)
 
     def study_started(self, study_id: str, study: Study, strategy: str) -> None:
         """Print what is searched."""
@@ -257,7 +266,10 @@ class PlainProgress:
         """Print nothing."""
 
     def phase(self, name: str, ordinal: int | None) -> None:
-        """Print nothing."""
+        """Print the phase that a launch enters, after a silence."""
+        if self._clock() - self._said_s >= SILENCE_S:
+            which = "repeated launches" if ordinal is None else f"trial {ordinal}"
+            self._say(f"... {which}: {name}")
 
     def trial_finished(self, trial: Trial, history: History) -> None:
         """Print the trial's line."""

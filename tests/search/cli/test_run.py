@@ -169,6 +169,7 @@ def test_an_interruption_ends_with_75_and_a_second_with_130_and_says_how_to_go_o
         _, err = process.communicate(timeout=LIMIT_S)
 
     assert process.returncode == code
+    assert "next: cclsearch show 20" in err
     assert "next: cclsearch resume 20" in err
     assert "Traceback" not in err
     if code == 75:

@@ -114,6 +114,18 @@ def test_a_failure_is_told_on_one_short_line_without_control_characters():
     assert len(trial_line(FAILED, testing.history())) < 320
 
 
+def test_a_phase_is_a_line_only_after_a_silence():
+    out, now_s = io.StringIO(), [0.0]
+    progress = PlainProgress(out, lambda: now_s[0])
+
+    for now_s[0], phase in ((19.0, "setup"), (21.0, "warmup"), (30.0, "timed")):
+        progress.phase(phase, 0)
+    now_s[0] = 60.0
+    progress.phase("done", None)
+
+    assert out.getvalue() == "... trial 0: warmup\n... repeated launches: done\n"
+
+
 def test_a_re_measuring_launch_without_a_step_time_is_told_as_measured():
     out = io.StringIO()
     outcome = replace(testing.measured(), metrics=())

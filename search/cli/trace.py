@@ -263,6 +263,47 @@ def merge(
     typer.echo("next: open it in ui.perfetto.dev, or in a Perfetto of your own without internet")
 
 
+@app.command(
+    epilog=examples(
+        "cclsearch trace chakra traces/ -o chakra/", "cclsearch trace chakra trial:3 -o chakra/"
+    )
+)
+@takes_options
+def chakra(
+    *,
+    to: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FOLDER", help="Folder to write into.")
+    ],
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the traces in the folder given by -o.")
+    ] = False,
+    options: TraceOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Convert to Chakra execution traces, as simulators such as ASTRA-sim read them.
+
+    FOLDER gets chakra.RANK.et for each rank: the graph that `trace whatif` replays.
+    """
+    from search.traces import whatif as views
+    from search.traces.chakra import write_chakra
+    from search.transfer.export import replaced
+
+    found = options.read()
+    replayed = views.checked_replay(found)
+    with replaced(to, force=force, mark=f"chakra.{found.traces.ranks[0].rank}.et") as draft:
+        done = write_chakra(replayed, draft)
+    if as_json:
+        typer.echo(json.dumps({**head_facts(found), "path": str(to), **asdict(done)}))
+        return
+    ranks, nodes = format_count(done.rank_count, "rank"), format_count(done.node_count, "node")
+    typer.echo(f"written: {to}, {ranks}, {nodes}")
+    fixed = (
+        f"{done.fixed_count} of {done.communication_count} pieces of communication keep their "
+        "recorded duration, as their size or their ranks are not known"
+    )
+    print_caveats(*([fixed] if done.fixed_count else []), *trace_caveats(found.traces))
+
+
 _Factors = Annotated[
     list[str] | None,
     typer.Option(
@@ -368,8 +409,8 @@ def critical_path_command(
     if to is not None:
         _is_packed(to)
     found = options.read()
-    replayed = views.open_whatif(found, None)
-    path = views.checked_path(replayed)
+    replayed = views.checked_replay(found)
+    path = replayed.path
     if as_json:
         _print_json(found, views.path_facts(replayed, path))
     else:

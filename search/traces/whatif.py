@@ -93,11 +93,12 @@ def _factors(words: Sequence[str], option: str) -> dict[str, float]:
     return found
 
 
-def checked_path(whatif: WhatIf) -> CriticalPath:
-    """The critical path. Raises StudyError where the replay does not agree with the traces."""
-    if (reason := whatif.disagreement) is not None:
-        raise StudyError(f"no critical path: {reason}")
-    return whatif.path
+def checked_replay(found: OpenTraces) -> WhatIf:
+    """The replay of open traces. Raises StudyError where it does not agree with them."""
+    replayed = open_whatif(found, None)
+    if (reason := replayed.disagreement) is not None:
+        raise StudyError(f"{found.name}: no replay: {reason}")
+    return replayed
 
 
 def answered(whatif: WhatIf, question: Question) -> Answer:

@@ -1,0 +1,91 @@
+"""`cclsearch trace chakra`: what a reader of the schema finds, and how long a run of it takes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.chakra import COLLECTIVE, COMPUTE, METADATA, read_chakra, run_us
+
+TRACES = Path(__file__).parents[2] / "data" / "traces"
+SYNTHETIC, GLOO = TRACES / "synth_fsdp_4rank_straggler2", TRACES / "gloo_ddp_2rank"
+ALL_GATHER, REDUCE_SCATTER = 2, 7
+
+
+@pytest.fixture
+def converted(cclsearch, tmp_path):
+    """The nodes of each rank of a job with a straggler, and what the command printed."""
+    to = tmp_path / "chakra"
+    ended = cclsearch("trace", "chakra", SYNTHETIC, "--no-cache", "-o", to, "--json")
+    assert (ended.code, ended.err) == (0, "")
+    ranks = {rank: read_chakra(to / f"chakra.{rank}.et") for rank in range(4)}
+    assert {version for version, _ in ranks.values()} == {"0.0.4"}
+    return {rank: nodes for rank, (_, nodes) in ranks.items()}, json.loads(ended.out)
+
+
+def test_a_run_of_the_nodes_takes_as_long_as_the_traced_job(converted, cclsearch):
+    ranks, facts = converted
+    told = cclsearch("trace", "breakdown", SYNTHETIC, "--no-cache", "--json")
+
+    steps = json.loads(told.out)["steps"]
+    windows_s = [row["window_s"] for row in steps if row["rank"] == 0]
+    assert run_us(ranks) / 1e6 == pytest.approx(sum(windows_s), rel=0.02)
+    assert facts["node_count"] == sum(map(len, ranks.values()))
+
+
+def test_collectives_have_what_a_simulator_needs(converted):
+    ranks, facts = converted
+    metadata = ranks[0][0]
+    (groups,) = json.loads(metadata.inputs[2:-2])
+    found = [node for node in ranks[0] if node.type == COLLECTIVE]
+
+    assert metadata.type == METADATA
+    assert groups == {"pg_name": "0", "ranks": [0, 1, 2, 3]}
+    assert {node.attributes["comm_type"] for node in found} == {ALL_GATHER, REDUCE_SCATTER}
+    assert {node.attributes["pg_name"] for node in found} == {"0"}
+    assert not any(node.attributes["is_cpu_op"] for node in found)
+    assert facts["communication_count"] == sum(
+        node.type == COLLECTIVE for nodes in ranks.values() for node in nodes
+    )
+    assert facts["fixed_count"] == 0
+
+
+def test_an_all_gather_has_the_size_of_a_shard_and_a_reduce_scatter_of_the_whole(converted):
+    sizes = {
+        kind: {
+            node.attributes["comm_size"]
+            for node in converted[0][0]
+            if node.attributes.get("comm_type") == kind
+        }
+        for kind in (ALL_GATHER, REDUCE_SCATTER)
+    }
+
+    assert {4 * size for size in sizes[ALL_GATHER]} == sizes[REDUCE_SCATTER]
+
+
+def test_every_node_waits_only_for_nodes_of_its_rank(converted):
+    for nodes in converted[0].values():
+        numbers = {node.number for node in nodes}
+        assert len(numbers) == len(nodes)
+        assert all(numbers.issuperset(node.deps) for node in nodes)
+        assert all(node.number not in node.deps for node in nodes)
+        assert any(node.type == COMPUTE and node.attributes["is_cpu_op"] for node in nodes)
+
+
+def test_traces_that_cannot_be_replayed_are_refused_and_nothing_is_written(cclsearch, tmp_path):
+    ended = cclsearch("trace", "chakra", GLOO, "--no-cache", "-o", tmp_path / "chakra")
+
+    assert ended.code == 2
+    assert "no replay: the work of a rank did not run on a device" in ended.err
+    assert not (tmp_path / "chakra").exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(cclsearch, tmp_path):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "mine.txt").touch()
+
+    ended = cclsearch("trace", "chakra", SYNTHETIC, "--no-cache", "-o", folder, "--force")
+
+    assert ended.code == 2
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]

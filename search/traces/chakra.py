@@ -2,7 +2,7 @@
 
 Schema 0.0.4 of mlcommons/chakra, `et_def.proto`: messages behind their length, first the metadata
 of the file, then nodes. The work of a device waits for the work before it on its stream, for what
-may hold it back on other streams, and for the host.
+is known to hold it back on other streams, and for the host.
 """
 
 import json
@@ -145,7 +145,8 @@ def _nodes(whatif: WhatIf, place: int, rank: int, talk: _Talk) -> Iterator[bytes
     host = _Host(whatif, place, own)
     yield from host.nodes
     waits = whatif.graph.waits
-    sources = _by_target(waits.target, waits.source, works.rank[waits.target] == place)
+    mine = waits.proven & (works.rank[waits.target] == place)
+    sources = _by_target(waits.target, waits.source, mine)
     for row in own.tolist():
         deps = [host.launch_of[row]] if row in host.launch_of else []
         deps += [host.number(row - 1)] if works.follows[row] else []

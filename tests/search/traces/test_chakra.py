@@ -29,7 +29,7 @@ def test_a_run_of_the_nodes_takes_as_long_as_the_traced_job(converted, cclsearch
 
     steps = json.loads(told.out)["steps"]
     windows_s = [row["window_s"] for row in steps if row["rank"] == 0]
-    assert run_us(ranks) / 1e6 == pytest.approx(sum(windows_s), rel=0.001)
+    assert run_us(ranks) / 1e6 == pytest.approx(sum(windows_s), rel=0.002)
     assert facts["node_count"] == sum(map(len, ranks.values()))
 
 

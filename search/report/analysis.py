@@ -61,9 +61,11 @@ def study_analysis(row: StudyRow, store: Store, links: str) -> tuple[Section, ..
         lead = f"{count} trials are too many for this page; `cclsearch report {row.id}` has it."
         return (Section(name="importance", heading="Parameter importance", lead=lead),)
     history, sign = study_leader(row, store).history, scoring_of(row.study).sign
+    best = leader_of(row, store)
     sections = (
         importance_section(known_space(row.study), history, sign),
-        time_section(history, leader_of(row, store), links=links, most=FEW_BARS),
+        time_section(history, best, links=links, most=FEW_BARS),
+        faster_section(best, row.id),
     )
     return tuple(each for each in sections if each is not None)
 
@@ -215,6 +217,40 @@ def time_section(
             ),
             *timeline,
         ),
+    )
+
+
+FASTER: Final[Mapping[str, str]] = {
+    "utility_communication": "all links of twice the bandwidth",
+    "utility_scale_up_bandwidth": "links within nodes of twice the bandwidth",
+    "utility_scale_out_bandwidth": "links between nodes of twice the bandwidth",
+    "utility_scale_up_domain": "nodes of twice as many ranks",
+    "utility_compute": "compute kernels of half the duration",
+    "utility_no_straggler": "no straggler",
+}
+"""What the metrics of a replay change."""
+
+
+def faster_section(best: Trial | None, study_id: str) -> Section | None:
+    """What other hardware would bring the best trial; None where no trace of it can be replayed."""
+    metrics = best.outcome.metrics if best and isinstance(best.outcome, Measured) else ()
+    saved = {metric.name: metric.value for metric in metrics if metric.name in FASTER}
+    if best is None or not saved:
+        return None
+    order = sorted(saved, key=lambda name: -saved[name])
+    rows = (
+        TableRow.of(FASTER[name], number(saved[name], format_percent(saved[name])))
+        for name in order
+    )
+    about = "Share of the step that would be saved, by a replay of the traces"
+    return Section(
+        name="faster",
+        heading="What faster hardware would bring",
+        lead="Predicted by replaying the traces of the best trial with one change at a time; "
+        "nothing of it was measured. "
+        f"`cclsearch trace whatif trial:{study_id}:{best.ordinal}` has the bounds and other "
+        "changes.",
+        blocks=(Table(about=about, headings=("with", "saved"), rows=tuple(rows)),),
     )
 
 

@@ -10,7 +10,13 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Failed, FailureKind, Trial
 from search.loop.leader import FrontMember
-from search.report.analysis import cost_section, importance_section, time_section, trials_section
+from search.report.analysis import (
+    cost_section,
+    faster_section,
+    importance_section,
+    time_section,
+    trials_section,
+)
 from search.report.data import ReportData
 from search.report.explored import (
     FrontPoint,
@@ -73,6 +79,7 @@ def study_report(row: StudyRow, store: Store, store_flag: str) -> Document:
         knobs_section(data),
         importance_section(data.space, data.history, data.scoring.sign),
         time_section(data.history, data.best, timeline),
+        faster_section(data.best, row.id),
         trials_section(data),
         failures_section(data),
         cost_section(data),

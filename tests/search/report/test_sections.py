@@ -8,7 +8,7 @@ from itertools import chain
 import pytest
 
 from records.study import Context, Objective, Origin
-from records.trial import Config
+from records.trial import Config, MetricValue
 from search.cli.main import COMMANDS, loaded
 from search.report.report import study_report
 from search.views.document import Chart, Code, Diff, Facts, Paragraph, Table, thin
@@ -172,6 +172,28 @@ def test_an_expression_a_limit_and_a_context_are_told(reported):
     assert any(
         cell.text.endswith("GiB") for row in tables(page, "trials")[0].rows for cell in row.cells
     )
+
+
+def test_what_faster_hardware_would_bring_is_said_where_the_best_has_it(store):
+    slow, fast = (
+        testing.trial(0, 0.5, {"tp": 1, "pp": 1}),
+        testing.trial(1, 0.25, {"tp": 2, "pp": 1}),
+    )
+    utilities = [
+        MetricValue(name=name, value=value, unit="fraction", better="higher", version=1)
+        for name, value in (("utility_communication", 0.02), ("utility_no_straggler", 0.175))
+    ]
+    outcome = replace(fast.outcome, metrics=(*fast.outcome.metrics, *utilities))
+    store.add_study("traced", testing.study(), "test", (slow, replace(fast, outcome=outcome)))
+
+    page = study_report(store.find("traced"), store, "")
+
+    (table,) = tables(page, "faster")
+    assert [[cell.text for cell in row.cells] for row in table.rows] == [
+        ["no straggler", "17.5 %"],
+        ["all links of twice the bandwidth", "2.0 %"],
+    ]
+    assert "`cclsearch trace whatif trial:traced:1`" in section(page, "faster").lead
 
 
 def test_a_study_from_elsewhere_tells_where_and_offers_no_search(reported):

@@ -22,7 +22,7 @@ from evaluator.timing.decision import (
     log_ratios,
 )
 from records.study import Measure
-from records.trial import History, Repeat
+from records.trial import History, Measured, Repeat
 from search.loop.leader import (
     SEED,
     Leader,
@@ -194,9 +194,20 @@ class Final:
         if rounds and max(rounds) in again:
             return tuple(n for n in _ordinals(rounds[max(rounds)]) if n not in broken)
         done = [n for n in rounds if n not in again and {*first} <= {*_ordinals(rounds[n])}]
-        needed = first if len(done) < claim_rule(self.measure).min_rounds else ()
+        needed = first if len(done) < self._least_rounds(first) else ()
         worth = self._worth(launches, broken)
         return tuple(sorted({*needed, *worth}))
+
+    def _least_rounds(self, first: Sequence[int]) -> int:
+        """Return the rounds that the first trials need.
+
+        One alone is compared with nothing, so its earlier launches count.
+        """
+        least = claim_rule(self.measure).min_rounds
+        if len(first) > 1:
+            return least
+        earlier = [each for each in self.leader.history.repeats if each.ordinal in first]
+        return least - sum(isinstance(each.outcome, Measured) for each in earlier)
 
     def _worth(self, made: Sequence[Repeat], broken: Sequence[int]) -> Sequence[int]:
         """Return the trials whose comparison may change what is announced."""

@@ -83,6 +83,25 @@ def test_rounds_end_where_no_further_one_can_show_a_trial_to_be_faster(times_s, 
     assert next_round(firsts, rounds(times_s, 0.06), noise=0.06, left=left) == expected
 
 
+@pytest.mark.parametrize(("earlier", "rounds_made"), [(0, 4), (1, 3), (4, 0)])
+def test_a_seed_that_nothing_may_beat_is_launched_alone_only_until_its_time_is_known(
+    earlier, rounds_made
+):
+    known = [relaunch(0, 1.0, k, series=1, purpose=Purpose.SELF_TEST) for k in range(earlier)]
+    final = Final(
+        leader=find_leader(testing.history(1.0, 9.0), known, SCORING, MEASURE),
+        first=(0,),
+        launch_count=40,
+        scoring=SCORING,
+        measure=MEASURE,
+    )
+    made = []
+    while final.next_round(made):
+        made.append(relaunch(0, 1.0, len(made), series=SERIES))
+
+    assert len(made) == rounds_made
+
+
 def test_trials_that_may_well_be_faster_join_the_first_rounds():
     assert next_round((1.0, 0.9, 0.9, 1.5), [], noise=0.04) == (0, 1, 2)
 

@@ -440,9 +440,12 @@ def test_exact_times_are_told_apart_by_default_although_the_final_is_disturbed(t
     finding = study.run()
 
     assert order[finding.winner] == 0.03
-    assert finding.confirming.count >= Measure().confirm_rounds
     assert finding.ties == ()
-    assert finding.winner == 0 or finding.against_seed.verdict is Verdict.FAST
+    if finding.winner == 0:
+        assert finding.confirming is None  # the launches of the self-test and the races are enough
+    else:
+        assert finding.confirming.count >= Measure().confirm_rounds
+        assert finding.against_seed.verdict is Verdict.FAST
 
 
 def test_a_study_that_is_resumed_may_launch_a_whole_final_again(tabular):

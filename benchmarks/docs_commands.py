@@ -28,7 +28,7 @@ NEEDS = {
     r"optuna\.db|runs/|my_landscape": "a record of another tool",
     r"--strategy hybrid": "a model",
     r"--recipe ": "a framework",
-    r"trace (whatif|critical-path)": "traces of accelerators",
+    r"trace (whatif|critical-path|chakra)": "traces of accelerators",
     r"--launcher ssh": "nodes",
     r"import study\.cclsearch": "another machine",
     r"--workload llama-3": "a study of that model",

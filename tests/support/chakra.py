@@ -5,7 +5,10 @@ Written from `et_def.proto` alone; a node starts when what it waits for has ende
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+VARINT, SIZES = 0, {1: 8, 5: 4}
+"""Types of fields; those without a size state their length."""
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
 
 
@@ -85,7 +88,7 @@ def _node(message: bytes) -> Node:
     return node
 
 
-def _value(number: int, value) -> object:
+def _value(number: int, value: Any) -> object:
     match number:
         case 27:
             return bool(value)
@@ -106,22 +109,19 @@ def _messages(content: bytes) -> list[bytes]:
     return found
 
 
-def _fields(message: bytes):
+def _fields(message: bytes) -> list[tuple[int, Any]]:
+    """The number of each field, and its value: an int or bytes."""
     at, found = 0, []
     while at < len(message):
         key, at = _varint(message, at)
-        match key & 7:
-            case 0:
-                value, at = _varint(message, at)
-            case 1:
-                value, at = message[at : at + 8], at + 8
-            case 2:
+        value: Any
+        if key & 7 == VARINT:
+            value, at = _varint(message, at)
+        else:
+            size = SIZES.get(key & 7)
+            if size is None:
                 size, at = _varint(message, at)
-                value, at = message[at : at + size], at + size
-            case 5:
-                value, at = message[at : at + 4], at + 4
-            case wrong:
-                raise ValueError(f"wire type {wrong}")
+            value, at = message[at : at + size], at + size
         found.append((key >> 3, value))
     return found
 

@@ -7,6 +7,7 @@ import argparse
 import contextlib
 import io
 import json
+import math
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -185,7 +186,8 @@ def flags(is_server):
         also = [n for n in action.option_strings if n != first and n not in negative]
         default = action.default
         if isinstance(default, bool | int | float | str) and default is not argparse.SUPPRESS:
-            flag["default"] = default
+            # JSON has no infinity.
+            flag["default"] = None if default in {math.inf, -math.inf} else default
         if action.choices:
             flag["choices"] = [c for c in action.choices if isinstance(c, str | int)]
         if also:

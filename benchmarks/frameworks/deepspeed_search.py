@@ -1,5 +1,6 @@
 """A search of 7 trials over ZeRO stages and micro-batches of DeepSpeed, 2 ranks on CPUs."""
 
+import subprocess
 from pathlib import Path
 
 from small_search import run_search
@@ -33,4 +34,7 @@ ARGUMENTS = (
 
 def search(python: Path, folder: Path) -> bool:
     """Run the search; false where it measured nothing."""
+    # Compiled at its first start, for minutes; the recipe refuses to launch before.
+    build = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load()"
+    subprocess.run([str(python), "-c", build], stdout=subprocess.DEVNULL, check=True)
     return run_search("deepspeed", python, folder, STUDY, FILES, ARGUMENTS)

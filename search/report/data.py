@@ -269,19 +269,20 @@ def result_lines(finding: StudyResult, record: StudyRecord) -> list[Line]:
     ]
 
 
+RACE = "races with the seed would tell (cclsearch race)"
+
+
 def undecided_line(finding: StudyResult, history: History) -> str | None:
     """Return that nothing was decided against the seed, and what would help; else None."""
     same = {n for knob in finding.inert for n in knob.ordinals if finding.winner in knob.ordinals}
     others = [n for n in finding.not_ruled_out if n not in same and n not in finding.unlikely]
     if finding.winner != 0 and undecided_words(finding):
-        found = f"trial {finding.winner} is not shown to be faster or slower than the seed"
-    elif finding.winner == 0 and others:
-        found = f"nothing is shown to be faster than the seed, but {listed(others)} may be"
-    elif finding.winner != 0 and finding.against_seed is None and _is_measured(history.find(0)):
-        found = f"trial {finding.winner} was not compared with the seed"
-    else:
-        return None
-    return f"{found}; {REMEDY}"
+        return f"trial {finding.winner} is not shown to be faster or slower than the seed; {REMEDY}"
+    if finding.winner == 0 and others:
+        return f"nothing is shown to be faster than the seed, but {listed(others)} may be; {RACE}"
+    if finding.winner != 0 and finding.against_seed is None and _is_measured(history.find(0)):
+        return f"trial {finding.winner} was not compared with the seed; {RACE}"
+    return None
 
 
 def _is_measured(trial: Trial | None) -> bool:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from evaluator.failures.logs import (
-    DIED,
     KILLED,
     TOO_LARGE,
     Finding,
@@ -116,8 +115,7 @@ def failed_at_exit(result: JobResult, failed: Failed) -> bool:
             return failed.kind is FailureKind.HANG
         case "finished" | "rank_failed":
             found = read_log(command_text(result.workdir))
-            said_so = found is not None and found.why == DIED.why
-            return said_so or any(
+            return (found is not None and found.by_signal) or any(
                 rank.signal is not None or (rank.status or 0) - SHELL_ADDS in _FAULTS
                 for rank in result.ranks
             )

@@ -139,6 +139,8 @@ class Finding:
     why: str = ""
     where: str = ""
     rank: int | None = None
+    by_signal: bool = False
+    """Whether a fault signal ended the process."""
 
     def __str__(self) -> str:
         return f"{self.why}: {self.said}" if self.why else self.said
@@ -346,7 +348,14 @@ def _indent(line: str) -> int:
 def _finding_of(rule: TextRule, said: str, text: str, *, where: str = "") -> Finding:
     asked = memory_asked(text) if rule.kind is FailureKind.OUT_OF_MEMORY else None
     why = f"{rule.why}, {asked} asked for" if asked else rule.why
-    return Finding(kind=rule.kind, weight=rule.weight, said=said, why=why, where=where)
+    return Finding(
+        kind=rule.kind,
+        weight=rule.weight,
+        said=said,
+        why=why,
+        where=where,
+        by_signal=rule is DIED,
+    )
 
 
 ELASTIC_FILES = "rank*.torchelastic.json"

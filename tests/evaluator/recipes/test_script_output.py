@@ -321,6 +321,24 @@ def test_finished_work_is_measured_although_the_job_died_while_it_ended(script, 
     assert caveat.startswith("the job failed while it ended, all steps done: the command ")
 
 
+def test_finished_work_is_measured_although_torchrun_says_that_a_rank_died_at_its_end(tried):
+    summary = """
+======================================================
+train.py FAILED
+------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  rank      : 1 (local_rank: 1)
+  exitcode  : -6 (pid: 8875)
+  traceback : Signal 6 (SIGABRT) received by PID 8875
+======================================================
+"""
+    measurement = tried(f"{REPORT}; traces; echo '{summary}'; exit 1").measurement
+
+    (caveat,) = measurement.caveats
+    assert caveat == ("the job failed while it ended, all steps done: rank 1: died of SIGABRT")
+
+
 def test_finished_work_is_measured_although_the_job_did_not_end(tried, script_study):
     measure = replace(script_study().measure, timeout_s=2)
 

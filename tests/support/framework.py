@@ -59,7 +59,7 @@ class Trainer:
 
     def train_step(self):
         faster = (0.5 if self.options.mode == "fast" else 1) * (0.5 if self.options.fused else 1)
-        time.sleep(0.004 * faster * (1 + 1 / self.options.micro_batch))
+        time.sleep(0.02 * faster * (1 + 1 / self.options.micro_batch))
 """
 
 TRAIN = """

@@ -50,8 +50,8 @@ class _NodeType(IntEnum):
 class ChakraTrace:
     """What was written: nodes of all ranks, and how much communication became fixed times.
 
-    Work that a simulator cannot compute anew, as its size or its ranks are not known, keeps its
-    recorded duration.
+    Communication whose size or ranks are unknown cannot be simulated and keeps its recorded
+    duration.
     """
 
     rank_count: int

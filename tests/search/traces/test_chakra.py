@@ -25,9 +25,9 @@ def converted(cclsearch, tmp_path):
 
 def test_a_run_of_the_nodes_takes_as_long_as_the_traced_job(converted, cclsearch):
     ranks, facts = converted
-    told = cclsearch("trace", "breakdown", SYNTHETIC, "--no-cache", "--json")
+    breakdown = cclsearch("trace", "breakdown", SYNTHETIC, "--no-cache", "--json")
 
-    steps = json.loads(told.out)["steps"]
+    steps = json.loads(breakdown.out)["steps"]
     windows_s = [row["window_s"] for row in steps if row["rank"] == 0]
     assert run_us(ranks) / 1e6 == pytest.approx(sum(windows_s), rel=0.002)
     assert facts["node_count"] == sum(map(len, ranks.values()))

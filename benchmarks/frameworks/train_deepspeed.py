@@ -28,7 +28,6 @@ tokens = torch.randint(0, 512, (4096, 128), generator=torch.Generator().manual_s
 engine, _, loader, _ = deepspeed.initialize(
     args=arguments, model=model, model_parameters=model.parameters(), training_data=list(tokens)
 )
-step = 0
 while engine.global_steps < arguments.steps:
     for batch in loader:
         loss = engine(input_ids=batch, labels=batch).loss

@@ -6,15 +6,10 @@ same configurations, which a callback in the script times.
 
 import itertools
 import json
-import os
-import re
-import statistics
-import subprocess
 import sys
-from collections import defaultdict
 from pathlib import Path
 
-from small_search import run_search
+from small_search import run_search, sweep
 
 STRATEGIES = ("ddp", "fsdp")
 MICRO_BATCHES = (4, 8)
@@ -61,43 +56,26 @@ def main() -> int:
 def search(python: Path, folder: Path) -> bool:
     """Search, then sweep by hand; false where the search measured nothing."""
     is_clean = run_search("transformers", python, folder, STUDY, FILES, ARGUMENTS)
-    sweep(python, folder, rounds=2)
+    sweep_by_hand(python, folder)
     return is_clean
 
 
-def sweep(python: Path, folder: Path, rounds: int) -> None:
-    """Time every configuration with the script alone, in turns; print medians in seconds."""
+def sweep_by_hand(python: Path, folder: Path) -> None:
+    """Time every configuration with the script alone."""
     script = (folder / "train_transformers.py").read_text(encoding="utf-8")
     script = script.replace('"""\n', '"""\nimport itertools, time\n', 1)
     script = script.replace("    Trainer,\n", "    Trainer,\n    TrainerCallback,\n")
     script = script.replace("tokens = ", f"{TIMED}\ntokens = ", 1)
     script = script.replace("train_dataset=samples", "train_dataset=samples, callbacks=[Steps()]")
     (folder / "by_hand.py").write_text(script, encoding="utf-8")
-    ours = {**os.environ, "OMP_NUM_THREADS": "1"}  # noqa: TID251 - a benchmark is started by hand
-    times_s = defaultdict(list)
-    for _, strategy, size in itertools.product(range(rounds), STRATEGIES, MICRO_BATCHES):
-        words = _words(strategy)
+    lines = {}
+    for strategy, size in itertools.product(STRATEGIES, MICRO_BATCHES):
+        words = ["by_hand.py", *_words(strategy)]
         words += [f"--per_device_train_batch_size={size}", f"--max_steps={STEPS}"]
         words += [f"--gradient_accumulation_steps={GLOBAL_BATCH // (2 * size)}"]
-        line = [str(python.parent / "torchrun"), "--standalone", "--nproc_per_node=2", "by_hand.py"]
-        ended = subprocess.run(
-            [*line, *words, "--report_to=none", "--save_strategy=no", "--disable_tqdm=true"],
-            cwd=folder,
-            env=ours,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        found = re.search(r"^STEPS (.*)$", ended.stdout, re.MULTILINE)
-        if found is None:
-            print(f"by hand: {strategy}, micro-batch {size} failed: {ended.stderr[-300:]}")
-            continue
-        times_s[strategy, size] += map(float, found[1].split())
-    for (strategy, size), seconds in sorted(
-        times_s.items(), key=lambda item: statistics.median(item[1])
-    ):
-        median_s = statistics.median(seconds)
-        print(f"by hand: {strategy}, micro-batch {size}: {median_s:.4f} s of {len(seconds)} steps")
+        words += ["--report_to=none", "--save_strategy=no", "--disable_tqdm=true"]
+        lines[f"{strategy}, micro-batch {size}"] = words
+    sweep(lines, python, folder)
 
 
 def _words(strategy: str) -> list[str]:

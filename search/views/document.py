@@ -26,11 +26,12 @@ class Paragraph:
 class Facts:
     """Labels with their texts; a label may occur several times.
 
-    With a `summary` a page shows them on demand.
+    With a `summary` a page shows them on demand; of an aside a terminal prints only the summary.
     """
 
     lines: tuple[tuple[str, str], ...]
     summary: str = ""
+    is_aside: bool = False
     tone: Tone = ""
 
 

@@ -209,6 +209,8 @@ def block_lines(block: Block, width: int = PAGE_CELLS) -> list[str]:
     match block:
         case Paragraph(text=text):
             return [text]
+        case Facts(is_aside=True, summary=summary):
+            return [f"{summary}; --json says why"]
         case Facts(lines=lines):
             return [f"{label}: {text}" for label, text in lines]
         case Table():

@@ -577,10 +577,10 @@ def _metrics(of: TrialRecord) -> list[Block]:
     if of.computed:
         blocks.append(Facts(lines=tuple((each.name, _computed(each)) for each in of.computed)))
     outcome = of.trial.outcome
-    missing = absence_lines(outcome.absent) if isinstance(outcome, Measured) else []
-    if missing:
-        summary = f"{format_count(len(missing), 'reason')} for missing metrics"
-        blocks.append(Facts(lines=tuple(("missing", line) for line in missing), summary=summary))
+    if isinstance(outcome, Measured) and outcome.absent:
+        summary = f"{format_count(len(outcome.absent), 'metric')} without a value"
+        lines = tuple(("missing", line) for line in absence_lines(outcome.absent))
+        blocks.append(Facts(lines=lines, summary=summary, is_aside=True))
     return blocks
 
 

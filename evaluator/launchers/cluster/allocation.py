@@ -170,7 +170,8 @@ class Allocation:
             while agent.lost is not None and time.monotonic() < deadline_s:
                 state = self._look()
                 if isinstance(state, Gone):
-                    is_ours = state.kind == "out_of_memory" and state.node in launch_nodes
+                    where = state.node or agent.node
+                    is_ours = state.kind == "out_of_memory" and where in launch_nodes
                     reason: Reason = "out_of_memory" if is_ours else _REASONS[state.kind]
                     found = NodesUnavailable(reason, f"{words} ({state.words})")
                     break

@@ -54,7 +54,7 @@ ENDS: Mapping[str, GoneKind] = {
     "DEADLINE": "time_limit",
     "FAILED": "ended",
     "NODE_FAIL": "node_failed",
-    "OUT_OF_MEMORY": "ended",
+    "OUT_OF_MEMORY": "out_of_memory",
     "PREEMPTED": "preempted",
     "REVOKED": "cancelled",
     "TIMEOUT": "time_limit",
@@ -65,6 +65,7 @@ LOGGED_ENDS: Mapping[str, GoneKind] = {
     "DUE TO NODE FAILURE": "node_failed",
     "Node failure on": "node_failed",
     "CANCELLED AT": "cancelled",
+    "oom_kill event": "out_of_memory",
 }
 """What Slurm writes to the log of a job that it ends, the more exact first."""
 

@@ -297,7 +297,11 @@ def test_nodes_have_the_names_that_their_scheduler_knows(allocation):
     assert [agent.node for agent in found] == ["gpu4", "gpu9"]
 
 
-@pytest.mark.parametrize(("node", "reason"), [("n1", "out_of_memory"), ("n2", "node_failed")])
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [("n1", "out_of_memory"), ("n2", "node_failed"), (None, "out_of_memory")],
+    ids=["on_that_node", "on_another_node", "on_the_lost_node"],
+)
 def test_memory_that_ran_out_is_the_fault_of_a_launch_on_that_node(allocation, node, reason):
     started = []
     scheduler = FakeScheduler(lambda request: started.extend(agents_of("n1", "n2")(request)))

@@ -3,7 +3,6 @@
 Each test records what it counted, for the table at the end.
 """
 
-import json
 import os
 import random
 import re
@@ -12,18 +11,15 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from records.store.store import Store
 from records.trial import Measured
+from tests.clusters.whole_search import TRIALS, WholeSearch
 
-CCLSEARCH = str(Path(sys.executable).parent / "cclsearch")
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "cluster_launch.py"
-LIMIT_S = 600.0
-TRIALS = 3
 LAUNCHERS = ("slurm", "slurm-step", "psij")
 KILLS = 6
 ALL_NODES = ("--exclusive", "--nodes=2", "--output=/dev/null")
@@ -31,45 +27,6 @@ FROM_A_LOGIN_NODE = ("slurm", "psij")
 EXIT_INTERRUPTED = 75
 EXITS_OF_BAD_INPUT = (2, 4)
 
-# Two ranks on each of two nodes: gloo has to find its way from one node to the other.
-STUDY = """\
-name = "two-nodes"
-[workload]
-name = "decoder-2L"
-layer_count = 2
-hidden_size = 32
-head_count = 2
-kv_head_count = 2
-ffn_size = 64
-vocab_size = 64
-sequence_length = 32
-global_batch = 8
-precision = "fp32"
-[environment]
-device = "cpu"
-world_size = 4
-ranks_per_node = 2
-[measure]
-warmup_steps = 1
-timed_steps = {steps}
-max_timed_steps = {steps}
-profiled_steps = 2
-timeout_s = 120.0
-self_test_rounds = 0
-race_rounds = 0
-confirm_top = 0
-confirm_rounds = 1
-max_confirm_rounds = 1
-[launch]
-launcher = "{launcher}"
-memory_budget_bytes = 536870912
-[budget]
-trials = 3
-launches = 6
-max_failures = 1
-[cluster]
-shared_dir = "{folder}"
-"""
 SLURMS = ("plain",)
 """Most need no Slurm that keeps accounts; those that may differ there run with it too."""
 
@@ -84,88 +41,41 @@ def by(*launchers):
     return pytest.mark.parametrize("search", launchers, indirect=True)
 
 
-class Search:
-    """A study in a folder that all nodes share, and the searches of it.
-
-    They run on a login node; those by `slurm-step` are in an allocation there. `record` keeps what
-    is found for the table of all tests.
-    """
+class Search(WholeSearch):
+    """A search on a login node, in a folder that nodes share; by `slurm-step` in an allocation."""
 
     def __init__(self, slurm, folder, launcher, record):
-        self.slurm, self.folder, self.store = slurm, folder, folder / "store"
-        self.launcher, self._record = launcher, record
-        self._begun_s = time.monotonic()
-        self.study = folder / "study.toml"
+        super().__init__(folder, launcher, record)
         self.ask()
-        self.process = self.allocation = None
+        self.slurm, self.process, self.allocation = slurm, None, None
         if launcher == "slurm-step":
             options = ["--no-shell", "--exclusive", "--nodes=2", "--time=60"]
             self.allocation = re.search(r"\d+", slurm.run("salloc", *options)).group()
-        self.log = folder / "search.log"
-        self.log.touch()
-        self.words = [
-            *(CCLSEARCH, "run", "-c", str(self.study), "--store", str(self.store)),
-            *("--strategy", "grid", "--trials", str(TRIALS)),
-        ]
-        self.environment = {
-            **slurm.environment,
-            "PATH": f"{Path(sys.executable).parent}:{slurm.environment['PATH']}",
-            "HOME": str(folder),
+
+    def ask(self, *, steps=5, **cluster):
+        """Write the study file anew, with these settings of `[cluster]`."""
+        self.write(steps=steps, **{**_cluster(self.folder, self.launcher), **cluster})
+
+    @property
+    def environment(self):
+        """That of a login node; by `slurm-step` that of the allocation."""
+        return {
+            **self.slurm.environment,
+            "PATH": f"{Path(sys.executable).parent}:{self.slurm.environment['PATH']}",
+            "HOME": str(self.folder),
             **({} if self.allocation is None else {"SLURM_JOB_ID": self.allocation}),
         }
 
-    def ask(self, *, steps=5, **cluster):
-        """Write the study file, with these settings of `[cluster]`."""
-        cluster = {"executor": "slurm"} | cluster if self.launcher == "psij" else cluster
-        given = {"folder": cluster.pop("shared_dir", self.folder)}
-        text = STUDY.format(launcher=self.launcher, steps=steps, **given)
-        lines = (f"{name} = {json.dumps(value)}\n" for name, value in cluster.items())
-        self.study.write_text(text + "".join(lines), encoding="utf-8")
-
     def start(self, *words):
-        """Start a search, or what the words are."""
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                words or self.words,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
+        """Start the search, or go on with it."""
+        self.process = super().start(*words)
         return self.process
-
-    def finish(self, process):
-        """Wait until a search ends, and return its status."""
-        try:
-            return process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            raise AssertionError(self.said) from None
-
-    @property
-    def said(self):
-        return self.log.read_text(encoding="utf-8", errors="replace")
-
-    @property
-    def id(self):
-        """The study's id, once the search has said it."""
-        until(lambda: re.search(r"^study (\S+):", self.said, re.MULTILINE), lambda: self.said)
-        return re.search(r"^study (\S+):", self.said, re.MULTILINE).group(1)
-
-    @property
-    def history(self):
-        with closing(Store(self.store)) as store:
-            return list(store.history(self.id))
-
-    def resume(self):
-        return [CCLSEARCH, "resume", self.id, "--store", str(self.store)]
 
     def agents_job(self):
         """The id of the running job or step that the agents are in."""
         steps = [] if self.allocation is None else ["--steps"]
         rows = ["squeue", "--noheader", *steps, "--format=%i"]
-        until(lambda: self.slurm.run(*rows).split(), lambda: self.said)
+        self.until(lambda: self.slurm.run(*rows).split())
         return self.slurm.run(*rows).split()[0]
 
     def agents(self):
@@ -178,14 +88,6 @@ class Search:
         )
         return [int(pid) for pid in found.stdout.split()]
 
-    def during_trial(self, ordinal):
-        """Return when this many trials have ended and the next has begun."""
-        until(
-            lambda: len(re.findall(r"^trial \d+ ", self.said, re.MULTILINE)) >= ordinal,
-            lambda: self.said,
-        )
-        time.sleep(1)
-
     def check_nothing_is_lost(self, event):
         """Every trial was measured once, and nothing of the search is left on the cluster."""
         history = self.history
@@ -196,7 +98,7 @@ class Search:
     def check_nothing_is_left(self, event, history=()):
         """No job, step or process of the search is on the cluster."""
         with suppress(AssertionError):  # Slurm's own processes end a moment after their job
-            until(lambda: not self.slurm.processes(), str, limit_s=10)
+            self.until(lambda: not self.slurm.processes(), limit_s=10)
         allocated = [] if self.allocation is None else [self.allocation]
         jobs = [row for row in self.slurm.queue() if row.split()[0] not in allocated]
         steps = self.slurm.run("squeue", "--noheader", "--steps", "--format=%i %j").splitlines()
@@ -228,12 +130,8 @@ class Search:
         self.check_nothing_is_left(f"refused: {words}")
 
 
-def until(done, otherwise, limit_s=LIMIT_S):
-    """Wait until something holds."""
-    deadline_s = time.monotonic() + limit_s
-    while not done():
-        assert time.monotonic() < deadline_s, otherwise()
-        time.sleep(0.1)
+def _cluster(folder, launcher):
+    return {"shared_dir": str(folder)} | ({"executor": "slurm"} if launcher == "psij" else {})
 
 
 @pytest.fixture(params=LAUNCHERS)
@@ -247,7 +145,7 @@ def search(request, slurm, shared_folder, record_property):
         made.process.kill()  # the test failed before it had ended
     if made.allocation is not None:
         slurm.run("scancel", made.allocation)
-        until(lambda: not slurm.queue(), slurm.queue)
+        made.until(lambda: not slurm.queue())
 
 
 @contextmanager
@@ -280,7 +178,7 @@ def traces_of_first_trial(search):
 def test_a_job_that_is_requeued_continues_its_study(search):
     slurm = search.slurm
     slurm.run("scancel", search.allocation)
-    script = f"#!/bin/sh\nexec {' '.join(search.words)}\n"
+    script = f"#!/bin/sh\nexec {' '.join(search.command())}\n"
     options = ["--parsable", "--nodes=2", "--exclusive", "--ntasks-per-node=2", "--time=30"]
     more = ["--requeue", "--open-mode=append", f"--output={search.log}"]
     with_path = ["env", f"PATH={search.environment['PATH']}", "sbatch", *options, *more]
@@ -289,7 +187,7 @@ def test_a_job_that_is_requeued_continues_its_study(search):
 
     slurm.run("scontrol", "requeue", job)
 
-    until(lambda: not slurm.queue(), lambda: search.said)
+    search.until(lambda: not slurm.queue())
     search.allocation = None
     search.check_nothing_is_lost("scontrol requeue of the job with the search")
     assert len(set(re.findall(r"^study (\S+):", search.said, re.MULTILINE))) == 1
@@ -306,7 +204,7 @@ def test_searches_that_are_killed_and_resumed_lose_no_trial(search):
             process.kill()
             process.wait()
             kills += 1
-            process = search.start(*search.resume())
+            process = search.resume()
     status = search.finish(process)
 
     assert status == 0, search.said
@@ -322,7 +220,7 @@ def test_an_interrupted_search_leaves_no_job(search):
 
     assert status == EXIT_INTERRUPTED, search.said
     search.check_nothing_is_left("SIGTERM of the search, before it is resumed")
-    assert search.finish(search.start(*search.resume())) == 0, search.said
+    assert search.finish(search.resume()) == 0, search.said
     search.check_nothing_is_lost("SIGTERM of the search, resumed")
 
 
@@ -388,7 +286,7 @@ def test_a_launch_whose_node_dies_is_repeated_once_there_is_a_node_again(search)
 def test_a_search_waits_for_a_drained_node(search):
     search.slurm.run("scontrol", "update", "nodename=n2", "state=drain", "reason=test")
     process = search.start()
-    until(search.slurm.queue, lambda: search.said)
+    search.until(search.slurm.queue)
     time.sleep(5)
     (waiting,) = search.slurm.queue()
 
@@ -415,7 +313,7 @@ def test_a_search_waits_while_no_job_is_accepted(search):
 def test_a_search_waits_for_nodes_in_use_that_are_free_in_time(search):
     with nodes_in_use(search.slurm):
         process = search.start()
-        until(lambda: len(search.slurm.queue()) == 2, lambda: search.said)
+        search.until(lambda: len(search.slurm.queue()) == 2)
         time.sleep(5)
 
     assert search.finish(process) == 0, search.said

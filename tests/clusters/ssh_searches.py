@@ -15,7 +15,7 @@ PORT = 20022
 
 
 @pytest.fixture
-def search(tmp_path):
+def search(tmp_path, record_property):
     """A study on two hosts, each with a server that lets in whoever has the key."""
     if not Path(SSHD).exists() or shutil.which("ssh") is None:
         pytest.skip("needs: apt-get install openssh-server openssh-client")
@@ -45,6 +45,7 @@ def search(tmp_path):
     yield WholeSearch(
         tmp_path,
         "ssh",
+        record_property,
         hosts=["127.0.0.1", "[::1]"],
         options=client,
         search_host="::1",
@@ -56,13 +57,13 @@ def search(tmp_path):
         server.wait()
 
 
-def test_a_search_over_ssh_has_the_traces_of_all_ranks_of_both_hosts(search, record_property):
+def test_a_search_over_ssh_has_the_traces_of_all_ranks_of_both_hosts(search):
     assert search.finish(search.start()) == 0, search.said
-    search.check_nothing_is_lost("none", record_property)
+    search.check_nothing_is_lost("none")
     assert search.history[0].outcome.launched.hosts == ("127.0.0.1", "[::1]")
 
 
-def test_a_search_over_ssh_that_is_killed_and_resumed_loses_no_trial(search, record_property):
+def test_a_search_over_ssh_that_is_killed_and_resumed_loses_no_trial(search):
     process = search.start()
     search.during_trial(1)
     process.kill()
@@ -70,14 +71,14 @@ def test_a_search_over_ssh_that_is_killed_and_resumed_loses_no_trial(search, rec
     search.until(lambda: not search.processes(), limit_s=30)
 
     assert search.finish(search.resume()) == 0, search.said
-    search.check_nothing_is_lost("kill -9 of the search", record_property)
+    search.check_nothing_is_lost("kill -9 of the search")
 
 
-def test_a_launch_whose_agent_over_ssh_is_killed_is_repeated(search, record_property):
+def test_a_launch_whose_agent_over_ssh_is_killed_is_repeated(search):
     process = search.start()
     search.during_trial(1)
     agents = [p for p in search.processes() if "agent.pyz" in " ".join(p.cmdline())]
     os.kill(agents[-1].pid, signal.SIGKILL)
 
     assert search.finish(process) == 0, search.said
-    search.check_nothing_is_lost("kill -9 of an agent", record_property)
+    search.check_nothing_is_lost("kill -9 of an agent")

@@ -12,31 +12,85 @@ import psutil
 
 from records.store.store import Store
 from records.trial import Measured
-from tests.clusters.slurm_searches import STUDY
 from tests.support.service import CCLSEARCH
 
 LIMIT_S = 600.0
 TRIALS = 3
 
+# Two ranks on each of two nodes: gloo has to find its way from one node to the other.
+STUDY = """\
+name = "two-nodes"
+[workload]
+name = "decoder-2L"
+layer_count = 2
+hidden_size = 32
+head_count = 2
+kv_head_count = 2
+ffn_size = 64
+vocab_size = 64
+sequence_length = 32
+global_batch = 8
+precision = "fp32"
+[environment]
+device = "cpu"
+world_size = 4
+ranks_per_node = 2
+[measure]
+warmup_steps = 1
+timed_steps = {steps}
+max_timed_steps = {steps}
+profiled_steps = 2
+timeout_s = 120.0
+self_test_rounds = 0
+race_rounds = 0
+confirm_top = 0
+confirm_rounds = 1
+max_confirm_rounds = 1
+[launch]
+launcher = "{launcher}"
+memory_budget_bytes = 536870912
+[budget]
+trials = 3
+launches = 6
+max_failures = 1
+[cluster]
+"""
+
 
 class WholeSearch:
-    """A search by a launcher with settings of `[cluster]`, in a folder of its own."""
+    """A search by a launcher with settings of `[cluster]`, in a folder of its own.
 
-    def __init__(self, folder, launcher, **cluster):
+    `record` keeps what is found for the table of all tests.
+    """
+
+    def __init__(self, folder, launcher, record, **cluster):
         self.folder, self.store, self.log = folder, folder / "store", folder / "search.log"
-        self.launcher, self._begun_s = launcher, time.monotonic()
-        lines = [f"{name} = {json.dumps(value)}\n" for name, value in cluster.items()]
-        text = STUDY.format(launcher=launcher, steps=20, folder=folder).partition("[cluster]\n")[0]
-        text += "".join(["[cluster]\n", *lines])
-        (folder / "study.toml").write_text(text, encoding="utf-8")
+        self.launcher, self._record, self._begun_s = launcher, record, time.monotonic()
+        self.log.touch()
+        self.write(steps=20, **cluster)
+
+    def write(self, *, steps, **cluster):
+        """Write the study file."""
+        text = STUDY.format(launcher=self.launcher, steps=steps)
+        lines = (f"{name} = {json.dumps(value)}\n" for name, value in cluster.items())
+        (self.folder / "study.toml").write_text(text + "".join(lines), encoding="utf-8")
+
+    @property
+    def environment(self):
+        return {**os.environ, "HOME": str(self.folder)}
+
+    def command(self, *words):
+        """What starts the search, or goes on with it."""
+        study = str(self.folder / "study.toml")
+        begin = ("run", "-c", study, "--strategy", "grid", "--trials", str(TRIALS))
+        return [CCLSEARCH, *(words or begin), "--store", str(self.store)]
 
     def start(self, *words):
         """Start the search, or go on with it."""
-        begin = ("run", "-c", "study.toml", "--strategy", "grid", "--trials", str(TRIALS))
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [CCLSEARCH, *(words or begin), "--store", str(self.store)],
-                env={**os.environ, "HOME": str(self.folder)},
+                self.command(*words),
+                env=self.environment,
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -92,10 +146,10 @@ class WholeSearch:
                     found += [process, *process.children(recursive=True)]
         return [process for process in found if _runs(process)]
 
-    def check_nothing_is_lost(self, event, record):
+    def check_nothing_is_lost(self, event):
         """Every trial was measured once with the traces of all ranks, and no process is left."""
         history = self.history
-        record(
+        self._record(
             "counted",
             {
                 "launcher": self.launcher,

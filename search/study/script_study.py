@@ -1,6 +1,7 @@
 """A study file for a script, from the options that it declares; the script is read, never run."""
 
 import ast
+import itertools
 import json
 import math
 import re
@@ -428,14 +429,18 @@ def _lines(script: Script, tokens_per_step: int | None) -> Iterator[str]:
         yield f"expression = {_toml(THROUGHPUT)}\n"
     yield from _command(script)
     yield "\n# The first choice of each knob is today's value; together they are the seed."
+    factors = {} if script.by_throughput else _factors(script.knobs)
     for option in script.knobs:
-        yield f"[space.{option.knob}]\nchoices = {_toml(option.proposed)}"
+        yield f"[space.{option.knob}]\nchoices = {_toml(factors.get(option.knob, option.proposed))}"
     if not script.knobs:
         yield "# No option was found that is known to change the speed. For --workers=4, say,"
         yield '# add "--workers={workers}" to run, and remove the # signs here:'
         yield "# [space.workers]\n# choices = [4, 2, 8]"
-    if not script.by_throughput:
-        yield from _same_work(script.knobs)
+    if factors:
+        work = math.prod(choices[0] for choices in factors.values())
+        yield '\n[[constraint]]\nname = "same_work"'
+        yield f'expression = "{" * ".join(factors)} == {work}"'
+        yield 'reason = "every trial processes the same samples per step"'
     others = [option for option in script.options if option not in script.knobs]
     if others:
         yield "\n# Options left out, because they change the work or the result, or are not known:"
@@ -465,15 +470,21 @@ def _command(script: Script) -> Iterator[str]:
         yield "# step_time = 'step took (?P<ms>[0-9.]+) ms'"
 
 
-def _same_work(knobs: Sequence[ScriptOption]) -> Iterator[str]:
-    """Yield the constraint that batch sizes and accumulation together keep the work of a step."""
-    factors = [o for o in knobs if BATCH.search(o.knob) or ACCUMULATION.search(o.knob)]
-    numbers = {o.knob: o.default for o in factors if isinstance(o.default, int)}
-    if len(numbers) > 1:
-        product = math.prod(numbers.values())
-        yield '\n[[constraint]]\nname = "same_work"'
-        yield f'expression = "{" * ".join(numbers)} == {product}"'
-        yield 'reason = "every trial processes the same samples per step"'
+def _factors(knobs: Sequence[ScriptOption]) -> Mapping[str, Sequence[int]]:
+    """Return the choices of batch sizes and accumulation that together keep the work of a step.
+
+    Today's come first; nothing where there is only one such knob.
+    """
+    factors = {
+        each.knob: [choice for choice in each.proposed if isinstance(choice, int)]
+        for each in knobs
+        if (BATCH.search(each.knob) or ACCUMULATION.search(each.knob))
+        and isinstance(each.default, int)
+    }
+    work = math.prod(choices[0] for choices in factors.values())
+    equal = [each for each in itertools.product(*factors.values()) if math.prod(each) == work]
+    kept = (list(dict.fromkeys(choices)) for choices in zip(*equal, strict=True))
+    return dict(zip(factors, kept, strict=True)) if len(factors) > 1 else {}
 
 
 def _toml(value: Value | Sequence[Value]) -> str:

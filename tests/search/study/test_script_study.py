@@ -143,6 +143,14 @@ def test_batch_size_and_accumulation_keep_the_work_of_a_step_together(written):
     assert sizes == {16}
 
 
+def test_no_batch_size_is_proposed_that_no_accumulation_makes_up_for(written):
+    _, study = written(HF)
+
+    choices = {each.name: each.choices for each in study.space.dimensions}
+    assert choices["per_device_train_batch_size"] == (8, 4)
+    assert choices["gradient_accumulation_steps"] == (1, 2)
+
+
 def test_a_batch_size_that_nothing_makes_up_for_is_not_a_knob(written):
     script, _ = written(ARGPARSE.replace("--micro-batch", "--batch-size"))
 

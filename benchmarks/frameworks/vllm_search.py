@@ -88,7 +88,7 @@ def main() -> int:
 
 
 def search(python: Path, folder: Path) -> bool:
-    """Search both, sweep both; whether each search found what the sweep did, within a tenth."""
+    """Search both, sweep both; whether no sweep shows another configuration to be faster."""
     make_model(python, folder)
     vllm = python.parent / "vllm"
     lines = {
@@ -144,8 +144,15 @@ def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
         rates[values].append(swept(name, line, asked, vllm, folder, environment))
         print(f"{name} by hand: {asked}: {rates[values][-1]:.1f} output tokens/s")
     by_hand = {values: statistics.median(found) for values, found in rates.items()}
-    found = tuple(config[knob] for knob in SPACE)
-    return by_hand[found] >= 0.9 * max(by_hand.values())
+    found, best = tuple(config[knob] for knob in SPACE), max(by_hand, key=by_hand.__getitem__)
+    # Rounds by hand vary as well: where they overlap, they do not tell the two apart.
+    is_good = max(rates[found]) >= min(rates[best])
+    print(
+        f"{name}: {dict(zip(SPACE, found, strict=True))} is announced, median {by_hand[found]:.1f} "
+        f"by hand; the fastest by hand has {by_hand[best]:.1f}"
+        f"{'' if is_good else ', in every round'}"
+    )
+    return is_good
 
 
 def swept(name, line, config, vllm, folder, environment) -> float:

@@ -53,6 +53,8 @@ with open("model/tokenizer_config.json", "w") as file:
 COMMON = "--load-format dummy --enforce-eager --max-model-len 256 --dtype bfloat16"
 SPACE = {"tp": (1, 2), "max_num_seqs": (16, 2)}
 REQUESTS, PROMPT, ANSWER, IN_FLIGHT = 32, 64, 16, 8
+ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS")}
+"""As a search launches it; libraries that start threads of their own get in each other's way."""
 ROUNDS, LONGER = 3, 5
 """Rounds of the sweep, in turns; it sends this many times the requests of a search's step."""
 STUDY = f"""
@@ -161,7 +163,7 @@ def swept(name, line, config, vllm, folder, environment) -> float:
     cores = "0,1" if config["tp"] == 1 else "0|1"
     given = {
         "cwd": folder,
-        "env": {**environment, "VLLM_CPU_OMP_THREADS_BIND": cores, "OMP_NUM_THREADS": "1"},
+        "env": {**environment, "VLLM_CPU_OMP_THREADS_BIND": cores, **ONE_THREAD},
         "text": True,
         "stderr": subprocess.DEVNULL,
     }

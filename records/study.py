@@ -439,6 +439,20 @@ class Prior(Strict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierBest(Strict):
+    """The best configuration of an earlier study: a candidate, never a result.
+
+    It was `speedup` times as good as the seed of that study, whose work `differs` in so much, as in
+    `hidden_size 512 not 256`; empty where it was the same.
+    """
+
+    study: str
+    settings: Mapping[str, Value]
+    speedup: float
+    differs: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Context(Strict):
     """Other work, or another machine, for which the study's policies have to decide as well.
 
@@ -497,6 +511,8 @@ class Study(Strict):
     """What a card did not state and was concluded from the rest of it, one sentence each."""
     prior: Prior | None = None
     """What another tool predicts, in place of our own estimate."""
+    earlier: tuple[EarlierBest, ...] = ()
+    """What studies of like work found on this machine, the most alike first."""
 
     def __post_init__(self) -> None:
         if self.parallel < 1:

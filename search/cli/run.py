@@ -135,6 +135,9 @@ class SearchOptions:
         metavar="N",
         min=1,
     )
+    no_transfer: bool = option(
+        False, "Do not begin with the best of earlier studies of like work on this machine."
+    )
     seed_policy: str | None = option(
         None, "Built-in seed or policy file to start from. [default: sharded]", metavar="NAME|FILE"
     )
@@ -210,6 +213,8 @@ def run(
     earlier = _study_before_requeue(study, store)
     if earlier is None and base is None:
         study = with_prior(study, lambda note: typer.echo(note, err=True))
+        if not search.no_transfer:
+            study = _with_earlier(study, store)
     if earlier is None and wait_for_quiet is not None:
         _wait(wait_for_quiet)
     if earlier is not None:
@@ -276,6 +281,21 @@ def race(
         flag = store_flag(store_root(store))
         typer.echo(f"next: cclsearch compare trial:{new_id}:0 trial:{new_id}:1{flag}")
     _end(finding)
+
+
+def _with_earlier(study: Study, store: Path | None) -> Study:
+    """Return the study with the best of earlier ones, which are named."""
+    from search.strategies.earlier import with_earlier
+
+    if not has_records(store):
+        return study
+    with open_store(store) as records:
+        study = with_earlier(study, records)
+    if study.earlier:
+        named = ", ".join(best.study for best in study.earlier)
+        words = f"first candidates are the best of {named}, of like work (--no-transfer: none)"
+        typer.echo(words, err=True)
+    return study
 
 
 def _wait(most_s: float) -> None:

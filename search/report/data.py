@@ -193,6 +193,9 @@ def origin_lines(record: StudyRecord) -> Iterator[Line]:
     yield from (("card", sentence) for sentence in record.row.study.inferences)
     if record.row.study.prior is not None:
         yield "prior", f"configurations were ranked by {estimate_words(record.row.study)}"
+    for best in record.row.study.earlier:
+        work = f"other work: {best.differs}" if best.differs else "the same work"
+        yield "earlier", f"the best of study {best.study} was a first candidate ({work})"
 
 
 def _trials_words(record: StudyRecord) -> str:

@@ -57,6 +57,7 @@ from search.service.queue import RunTable, State, Submitted
 from search.service.runner import EVENTS, WRITE_WAIT_S, Scheduler, run_folder, table_path
 from search.service.webhooks import WebhookSender
 from search.settings import installed_version, scrubber, status
+from search.strategies.earlier import with_earlier
 from search.strategies.proposers import race_study, record_race
 from search.study.spaces import completed, prepare
 from search.study.study_file import builtin_study, read_study_file
@@ -85,6 +86,9 @@ class NewStudy(BaseModel):
     direction: Literal["minimize", "maximize"] | None = None
     limits: Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
     strategy: Annotated[str, Field(max_length=40)] = "auto"
+    transfer: bool = Field(
+        True, description="Try the best of earlier studies of like work on the same machine first."
+    )
     trials: Count | None = None
     patience: Count | None = None
     max_wall_s: Annotated[float, Field(ge=1, le=1e8, allow_inf_nan=False)] | None = None
@@ -253,6 +257,8 @@ class Service:
                 raise RefusedError({"environment": words})
             base, policies = offered_study(offered, self.folder), self.store / "service/policies"
             study = scrubbed_study(study_of(asked, base, self.config, policies), scrubber())
+            if asked.transfer:
+                study = with_earlier(study, self.records)
 
             def record(study_id: str) -> None:
                 self.records.create(study_id, study, installed_version(), status="queued")

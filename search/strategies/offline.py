@@ -32,6 +32,7 @@ from search.strategies.base import (
     worth_trying,
 )
 from search.strategies.cost_model import Feasibility, Forecaster, Prospects
+from search.strategies.earlier import next_earlier
 from search.strategies.surrogate import Distances, Floats
 from search.views.format import differing_knobs
 
@@ -73,15 +74,20 @@ class HybridChooser(Chooser):
 
     def choice(self, study: Study, history: History, left: list[Config]) -> Choice:
         """Return the most promising configuration."""
-        return self._candidates(study, history, left, 1)[0]
+        return self._from_earlier(study, history) or self._candidates(study, history, left, 1)[0]
 
     def candidates(self, study: Study, history: History, count: int) -> tuple[Choice, ...]:
         """Return up to `count` of the most promising configurations, best first.
 
-        They are ordered by expected improvement, lowered where a learned constraint is broken.
+        They are ordered by expected improvement, lowered where a learned constraint is broken,
+        after what an earlier study found.
         """
         left = worth_trying(study, history, untried(self.space, history))
-        return self._candidates(study, history, left, count) if left else ()
+        first = self._from_earlier(study, history)
+        found = self._candidates(study, history, left, count) if left else ()
+        if first is None:
+            return found
+        return (first, *(each for each in found if each.config != first.config))[:count]
 
     def no_gain(self, study: Study, history: History) -> str | None:
         """Return why no launch is worth it now, nor was the last two; None where one may be.
@@ -109,6 +115,16 @@ class HybridChooser(Chooser):
             f"is expected to improve on the best by {gain:.1%}, its chance to fail included, and "
             f"less than {study.measure.margin:.0%} counts as no difference"
         )
+
+    def _from_earlier(self, study: Study, history: History) -> Choice | None:
+        """Return what an earlier study found, once the seed was measured."""
+        found = next_earlier(study, history, self.space) if history.best is not None else None
+        if found is None:
+            return None
+        config, best = found
+        work = f"other work ({best.differs})" if best.differs else "the same work"
+        why = f"the best of study {best.study} for {work}, {best.speedup:.2f}x as good as its seed"
+        return Choice(config=config, why=why)
 
     def _candidates(
         self, study: Study, history: History, left: list[Config], count: int

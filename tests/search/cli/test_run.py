@@ -307,6 +307,26 @@ def test_a_search_over_a_script_finds_the_best_configuration(scripted, cclsearch
     assert failed["score"].isna().all()
 
 
+def test_a_second_study_begins_with_the_best_of_the_first_unless_asked_not_to(here):
+    search = ("run", "-c", "study.toml", "--strategy", "offline", "--trials")
+
+    here.run(*search, "5")
+    second = here.run(*search, "2")
+    unaided = here.run(*search, "2", "--no-transfer")
+
+    with closing(Store(here.store)) as store:
+        rows = sorted(store.studies(3), key=lambda row: row.created_at)
+        first = rows[0].id
+        best = json.loads(rows[0].summary)["winner"]
+        tried = [store.trial(row.id, 1) for row in rows]
+        known = store.trial(first, best).config
+    assert f"first candidates are the best of {first}, of like work" in second.stderr
+    assert tried[1].config == known
+    assert tried[1].policy.rationale.startswith(f"the best of study {first} for the same work")
+    assert unaided.stderr == ""
+    assert "the best of study" not in tried[2].policy.rationale
+
+
 def test_every_output_with_a_score_says_what_is_not_verified(scripted, cclsearch):
     place, told = scripted
     study, store = Store(place.store).studies()[0].id, ("--store", place.store)

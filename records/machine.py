@@ -1,5 +1,6 @@
 """Hardware and software of a machine, how a job was launched on it, and what disturbed it."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -176,3 +177,15 @@ class Conditions:
             if gpu.slowed_by:
                 found.append(f"GPU {number} was slowed by {' and '.join(gpu.slowed_by)}")
         return tuple(found)
+
+    @property
+    def largest_slowdown(self) -> float:
+        """By which factor that may have slowed the launch; infinite where nothing tells.
+
+        All ranks wait for the one whose core others share, so what is left of the cores counts
+        twice (`benchmarks/disturbed_launches.py`).
+        """
+        if not self.disturbances:
+            return 1.0
+        left = 1 - (self.others_cpu_share or 0) - (self.steal_share or 0)
+        return math.inf if left <= 0 or any(gpu.slowed_by for gpu in self.gpus) else left**-2

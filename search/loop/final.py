@@ -30,7 +30,7 @@ from search.loop.leader import (
     compared,
     demand,
     find_leader,
-    is_disturbed,
+    log_slowdown,
     rounds_between,
     run_again,
     took_turns,
@@ -116,15 +116,17 @@ class Outlook:
     def _before(self, ordinal: int, anchor: int) -> Belief:
         """Return the belief before the final.
 
-        A launch that was disturbed may have taken any time longer.
+        Of a launch that was disturbed only the most is known by which that slowed it.
         """
         speed, history = self.earlier.speed(ordinal, anchor), self.leader.history
         trial = history.find(ordinal)
         if speed is None or trial is None:
             return Belief()
         log_ratio, error = -math.log(speed.ratio), _error(speed, self.leader.noise)
-        if error is None or (not speed.side_by_side and is_disturbed(trial.outcome)):
+        slowed = 0.0 if speed.side_by_side else log_slowdown(trial.outcome)
+        if error is None or math.isinf(slowed):
             return Belief(log_ratio=min(0.0, log_ratio))
+        log_ratio, error = log_ratio - slowed / 2, math.hypot(error, slowed / math.sqrt(12))
         if not speed.side_by_side and any(took_turns(each.outcome) for each in history.repeats):
             error *= APART
         return Belief().combined(log_ratio, error)

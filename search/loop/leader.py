@@ -9,6 +9,7 @@ result. Such a round, and one that lost a launch to the infrastructure, is omitt
 whole, and only once it was replaced.
 """
 
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
@@ -135,6 +136,14 @@ def is_disturbed(outcome: Outcome) -> bool:
     return isinstance(outcome, Measured) and any(
         one.conditions is not None and one.conditions.disturbances for one in outcome.measurements
     )
+
+
+def log_slowdown(outcome: Outcome) -> float:
+    """Return the logarithm of the factor by which other work may have slowed a measured launch."""
+    if not isinstance(outcome, Measured):
+        return 0.0
+    known = (one.conditions for one in outcome.measurements)
+    return math.log(max((each.largest_slowdown for each in known if each is not None), default=1.0))
 
 
 def _by_series(

@@ -38,10 +38,10 @@ from search.loop.leader import (
     confirming,
     counted,
     find_leader,
-    is_disturbed,
     judge_race,
     launch_of,
     least_rounds,
+    log_slowdown,
     race_rule,
     run_again,
     unreliable,
@@ -484,8 +484,8 @@ class ConfirmationPlan:
     def _race(self, challenger: Trial, history: History) -> None:
         """Race a trial that would lead by its single launch against the leader before it.
 
-        One that was slower while other work disturbed it may be better: its race continues while it
-        is ahead.
+        One that was no slower than other work can have made it may be better: its race continues
+        while it is ahead.
         """
         series = challenger.ordinal + 1
         before = find_leader(
@@ -502,9 +502,12 @@ class ConfirmationPlan:
         if launch_of(challenger.outcome, self._scoring) is None:
             return
         leads = challenger.score.cost < leader.cost(incumbent)
-        if not is_disturbed(challenger.outcome) and not (
-            leads and self._may_win(challenger, incumbent, before)
-        ):
+        slowed = log_slowdown(challenger.outcome)
+        if slowed:
+            may_win = leads or self._log_ratio(challenger, leader.cost(incumbent)) < slowed
+        else:
+            may_win = leads and self._may_win(challenger, incumbent, before)
+        if not may_win:
             return
         launch_count = len(self.runner.recorded)
         least = least_rounds(Purpose.RACE, self._measure)
@@ -532,9 +535,7 @@ class ConfirmationPlan:
         noise = before.noise
         if noise is None or challenger.score is None or not self._measure.confirm_rounds:
             return True
-        log_ratio = math.log(challenger.score.cost / before.history.cost(incumbent))
-        if not self._scoring.lower_is_better:
-            log_ratio = -log_ratio
+        log_ratio = self._log_ratio(challenger, before.history.cost(incumbent))
         rule = race_rule(self._measure)
         chance = chance_of_claim(
             Belief(log_ratio=log_ratio, error=noise.sd),
@@ -544,6 +545,12 @@ class ConfirmationPlan:
             freedom=noise.freedom,
         )
         return chance >= RACE_CHANCE
+
+    def _log_ratio(self, challenger: Trial, cost: float) -> float:
+        """Return how much longer a trial took than this cost, as a log ratio."""
+        assert challenger.score is not None
+        log_ratio = math.log(challenger.score.cost / cost)
+        return log_ratio if self._scoring.lower_is_better else -log_ratio
 
     def _for_final(self) -> int:
         """Count the launches reserved to compare the finalists and the seed.

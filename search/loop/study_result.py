@@ -1,5 +1,6 @@
 """The result of a study: its winner, evidence and ties; also by other objectives or limits."""
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from statistics import median
@@ -25,6 +26,7 @@ from search.loop.leader import (
     counted,
     front_of,
     is_disturbed,
+    log_slowdown,
     objective_values,
     study_leader,
     supported_values,
@@ -150,7 +152,7 @@ def not_ruled_out(
     """Return the measured trials outside `settled` whose interval reaches the winner's speed.
 
     A speed without an interval has that of a single round; without known noise it is exact. A
-    launch that other work disturbed may have taken any time longer, so alone it rules nothing out.
+    launch that other work disturbed alone rules out no more than that work can have slowed it.
     """
     best = leader.history.best
     if best is None:
@@ -164,8 +166,8 @@ def not_ruled_out(
         speed = speeds.speed(trial.ordinal, best.ordinal)
         if speed is None:
             continue
-        unknown = not speed.side_by_side and is_disturbed(trial.outcome)
-        if unknown or (speed.high or speed.ratio * by_chance) > 1:
+        slowed = 0.0 if speed.side_by_side else log_slowdown(trial.outcome)
+        if math.log(speed.high or speed.ratio * by_chance) + slowed > 0:
             found.append(trial.ordinal)
     return tuple(found)
 

@@ -1,6 +1,7 @@
 """The local machine: its GPUs, what is recorded of it, and what else it does during a launch."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -350,6 +351,23 @@ def test_what_our_own_processes_use_is_not_that_of_others():
 )
 def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
     assert replace(QUIET, **changed).disturbances == words
+
+
+@pytest.mark.parametrize(
+    ("changed", "limit"),
+    [
+        ({}, 1.0),
+        ({"others_cpu_share": 0.5, "steal_share": None}, 4.0),
+        ({"others_cpu_share": 0.25, "steal_share": 0.25}, 4.0),
+        ({"others_cpu_share": 0.9, "steal_share": 0.1}, math.inf),
+        (
+            {"gpus": (GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("heat",)),)},
+            math.inf,
+        ),
+    ],
+)
+def test_what_others_took_of_the_cores_limits_how_much_they_slowed_a_launch(changed, limit):
+    assert replace(QUIET, **changed).largest_slowdown == pytest.approx(limit)
 
 
 @pytest.fixture(autouse=True)

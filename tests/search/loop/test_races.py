@@ -420,14 +420,33 @@ def test_a_trial_that_was_slower_while_it_was_disturbed_is_raced(
     assert [race.comparison.round_count for race in finding.races] == [rounds_raced]
 
 
-def test_a_disturbed_launch_alone_rules_nothing_out(tabular):
-    disturbed = InTurn((busy(0.5), Takes(step_time_s=0.1)))
-    endings = {0: Takes(step_time_s=0.2), 1: disturbed, 2: Takes(step_time_s=0.5)}
+@pytest.mark.parametrize(
+    ("share", "left"), [(0.9, (1,)), (0.4, (1,)), (0.3, ())], ids=["busy", "enough", "too_little"]
+)
+def test_a_disturbed_launch_rules_nothing_out_that_others_may_have_slowed_so_much(
+    tabular, share, left
+):
+    """It took 2.5 times as long: others with 40 % of the cores may slow it 2.8 times."""
+    conditions = testing.conditions(others_cpu_share=share)
+    disturbed = Takes(step_time_s=0.5, conditions=conditions)
+    endings = {
+        0: Takes(step_time_s=0.2),
+        1: InTurn((disturbed, Takes(step_time_s=0.1))),
+        2: Takes(step_time_s=0.5),
+    }
 
     finding = tabular(endings, measure=ONCE).run()
 
     assert finding.winner == 0
-    assert finding.not_ruled_out == (1,)
+    assert finding.not_ruled_out == left
+
+
+def test_a_trial_that_others_cannot_have_slowed_so_much_is_not_raced(tabular):
+    slightly = testing.conditions(others_cpu_share=0.3)
+    slow = Takes(step_time_s=1.5, conditions=slightly)
+    study = tabular({0: Takes(step_time_s=0.5), 1: slow}, measure=NOISE_KNOWN)
+
+    assert study.run().races == ()
 
 
 @pytest.mark.parametrize("order", [*permutations((0.07, 0.03, 0.05))])

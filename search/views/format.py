@@ -294,13 +294,14 @@ def format_difference(config: Config, base: Config) -> str:
     return " ".join(changes) or "the same"
 
 
+VARIED = "launches vary more than these two differ"
 REASONS = {
     "not_interleaved": "they were not launched in turns, so the machine may have changed between",
     "one_sample": "a single value on a side does not show how much launches vary",
     "too_few_rounds": "too few rounds to decide",
-    "noise_exceeds_band": "launches vary more than these two differ",
-    "interval_too_wide": "launches vary more than these two differ",
-    "budget_exhausted": "launches vary more than these two differ",
+    "noise_exceeds_band": VARIED,
+    "interval_too_wide": VARIED,
+    "budget_exhausted": VARIED,
     "direction_known_size_unclear": "the difference may be too small to matter",
     "no_samples": "they share no round that was measured",
     "bad_time": "only positive values can be compared as a ratio",
@@ -323,7 +324,7 @@ def comparison_words(
     `names` are of the one that is judged and of what it is compared with; `why` replaces the reason
     of a verdict that is open.
     """
-    reason = why or REASONS.get(found.reason, found.reason.replace("_", " "))
+    reason = why or _reason(found)
     if found.ratio is None or found.verdict is Verdict.UNKNOWN:
         return f"{'unknown' if found.verdict is Verdict.UNKNOWN else 'undecided'}, {reason}"
     one, other = names
@@ -334,6 +335,15 @@ def comparison_words(
     if is_open:
         return f"undecided: {words}; {reason}" if one else f"{words}, but undecided: {reason}"
     return f"no difference in practice: {words}" if found.verdict is Verdict.SAME else words
+
+
+def _reason(found: Comparison) -> str:
+    """Why a verdict is open; an interval may exclude that both are equal, and yet be no claim."""
+    words = REASONS.get(found.reason, found.reason.replace("_", " "))
+    low, high = found.ratio_low, found.ratio_high
+    if words == VARIED and low is not None and high is not None and not low <= 1 <= high:
+        return "a claim has to be surer than this interval"
+    return words
 
 
 def _evidence(found: Comparison, *, is_time: bool) -> str:

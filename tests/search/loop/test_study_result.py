@@ -259,6 +259,22 @@ def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words
     assert comparison_words(decide(rounds, claim_rule(MEASURE))) == words
 
 
+def test_an_interval_that_is_clear_and_yet_no_claim_is_not_said_to_be_noise():
+    comparison = Comparison(
+        verdict=Verdict.UNDECIDED,
+        reason="noise_exceeds_band",
+        ratio=0.75,
+        ratio_low=0.69,
+        ratio_high=0.81,
+        round_count=2,
+    )
+
+    assert comparison_words(comparison) == (
+        "1.33x better (95 % interval 1.23x to 1.45x, 2 interleaved rounds), but undecided: "
+        "a claim has to be surer than this interval"
+    )
+
+
 def test_an_unknown_reason_is_told_in_its_own_words():
     unknown = {"ratio": None, "ratio_low": None, "ratio_high": None}
     comparison = Comparison(verdict=Verdict.UNDECIDED, reason="power_cut", round_count=4, **unknown)

@@ -150,6 +150,18 @@ def clocks(root: Path = Path("/")) -> CheckResult:
     return warn("clocks", detail, remedy)
 
 
+def hardware_threads(root: Path = Path("/")) -> CheckResult:
+    """Whether two hardware threads share a core: what runs on one slows the other."""
+    subject, control = "hardware threads", "sys/devices/system/cpu/smt"
+    active = file_text(root / control / "active")
+    if active not in ("0", "1"):
+        return ok(subject, "not visible here")
+    if active == "0":
+        return ok(subject, "one for each core")
+    remedy = f"for steadier times of CPU ranks: echo off > /{control}/control, as root"
+    return warn(subject, "two share each core", remedy)
+
+
 def _turbo(cpu: Path) -> str:
     boost, no_turbo = file_text(cpu / "cpufreq/boost"), file_text(cpu / "intel_pstate/no_turbo")
     if not boost and not no_turbo:

@@ -44,7 +44,7 @@ LEAST_STORE_BYTES = 1 << 30
 def findings(store: Path, *, long_noise: bool, python: str | None = None) -> Iterator[CheckResult]:
     """Yield the result of each check when it ends; ranks run in the Python that is named."""
     hardware = machine.gpus, machine.gpu_links, machine.cores, machine.memory, machine.clocks
-    for check in (*hardware, machine.interfaces, sandbox):
+    for check in (*hardware, machine.hardware_threads, machine.interfaces, sandbox):
         yield check()
     torch = machine.torch_backends(python)
     yield torch

@@ -113,6 +113,23 @@ def test_a_clock_that_varies_is_noise(governor, no_turbo, state, told, tmp_path)
     assert (found.state, found.detail) == (state, told)
 
 
+@pytest.mark.parametrize(
+    ("active", "state", "told"),
+    [
+        ("1", State.WARN, "two share each core"),
+        ("0", State.OK, "one for each core"),
+        (None, State.OK, "not visible here"),
+    ],
+)
+def test_threads_that_share_a_core_are_noise(active, state, told, tmp_path):
+    if active is not None:
+        write(tmp_path, "sys/devices/system/cpu/smt/active", f"{active}\n")
+
+    found = doctor.hardware_threads(tmp_path)
+
+    assert (found.state, found.detail) == (state, told)
+
+
 def test_without_loopback_no_rank_meets_another(monkeypatch):
     nics = {"eth0": SimpleNamespace(isup=True), "lo": SimpleNamespace(isup=False)}
     monkeypatch.setattr(psutil, "net_if_stats", lambda: nics)

@@ -408,8 +408,12 @@ class TrialRunner:
 
 
 def _out_of_time(outcome: Outcome, study: Study) -> Outcome:
-    """Return the outcome of a launch whose timeout was cut; the limit is no fault of it."""
-    if not isinstance(outcome, Failed) or outcome.kind is not FailureKind.HANG:
+    """Return the outcome of a launch whose timeout was cut; the limit is no fault of it.
+
+    A hang that ended the launch before that is.
+    """
+    launched = outcome.launched
+    if not isinstance(outcome, Failed) or launched is None or launched.reason != "timeout":
         return outcome
     words = f"the time limit of the search ended the launch after {study.measure.timeout_s:.3g} s"
     return replace(outcome, kind=FailureKind.INFRASTRUCTURE, message=words)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
-from records.machine import Conditions
+from records.machine import Conditions, LaunchRecord
 from records.study import Study
 from records.trial import Config, Failed, FailureKind, Measured, Measurement, Outcome, Stage
 
@@ -58,10 +58,13 @@ class Fails:
     kind: FailureKind
     message: str = "as the table says"
     stage: Stage = Stage.LAUNCH
+    reason: str = ""
+    """Why its job ended, where that is recorded."""
 
     def outcome(self, study: Study, launch: int, noise: Random) -> Outcome:  # noqa: ARG002 - the port
         """Give the failure."""
-        return Failed(stage=self.stage, kind=self.kind, message=self.message)
+        launched = LaunchRecord(argv=(), reason=self.reason, wall_s=1.0) if self.reason else None
+        return Failed(stage=self.stage, kind=self.kind, message=self.message, launched=launched)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,18 @@ def test_nodes_that_a_search_is_given_are_recorded_and_slow_ones_named(tabular):
     assert run.study.environment.topology == "1 node, 1 on switch s1"
 
 
-def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(tabular):
-    endings = {**seconds(0.5, 0.4), 2: Fails(kind=FailureKind.HANG)}
+@pytest.mark.parametrize(
+    ("reason", "kind", "words"),
+    [
+        ("timeout", FailureKind.INFRASTRUCTURE, "the time limit of the search ended the launch"),
+        ("rank_failed", FailureKind.HANG, "as the table says"),
+    ],
+    ids=["ended_by_it", "hung_before"],
+)
+def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(
+    tabular, reason, kind, words
+):
+    endings = {**seconds(0.5, 0.4), 2: Fails(kind=FailureKind.HANG, reason=reason)}
     study = tabular(endings, measure=ONCE, budget=budget(max_wall_s=100.0))
     timeouts_s: list[float] = []
 
@@ -143,8 +153,8 @@ def test_no_launch_passes_the_time_limit_and_one_that_it_ends_did_not_hang(tabul
 
     assert timeouts_s[:3] == [100.0, 90.0, 80.0]
     cut = study.history.trials[2].outcome
-    assert cut.kind is FailureKind.INFRASTRUCTURE
-    assert cut.message == "the time limit of the search ended the launch after 80 s"
+    assert cut.kind is kind
+    assert cut.message == (f"{words} after 80 s" if reason == "timeout" else words)
 
 
 @pytest.mark.parametrize(

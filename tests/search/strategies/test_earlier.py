@@ -25,6 +25,9 @@ def against_seed(ratio, verdict=Verdict.FAST):
     return Comparison(verdict=verdict, reason="", ratio=ratio)
 
 
+FASTER = against_seed(0.5)
+
+
 @pytest.fixture
 def store(tmp_path):
     with closing(Store(tmp_path / "store")) as opened:
@@ -35,7 +38,7 @@ def store(tmp_path):
 def searched(store):
     """Records a finished study whose trial 1 has these settings."""
 
-    def add(name, study=STUDY, *, settings=BEST, compared=against_seed(0.5), winner=1):
+    def add(name, study=STUDY, *, settings=BEST, compared=FASTER, winner=1):
         found = StudyResult(
             stop_reason="",
             winner=winner,

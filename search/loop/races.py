@@ -547,10 +547,15 @@ class ConfirmationPlan:
         return chance >= RACE_CHANCE
 
     def _log_ratio(self, challenger: Trial, cost: float) -> float:
-        """Return how much longer a trial took than this cost, as a log ratio."""
+        """Return how much longer a trial took than this cost, as a log ratio.
+
+        Infinite where they have no ratio, as with a cost of 0.
+        """
         assert challenger.score is not None
-        log_ratio = math.log(challenger.score.cost / cost)
-        return log_ratio if self._scoring.lower_is_better else -log_ratio
+        ratio = challenger.score.cost / cost if cost else 0.0
+        if ratio <= 0:
+            return math.inf
+        return math.log(ratio) if self._scoring.lower_is_better else -math.log(ratio)
 
     def _for_final(self) -> int:
         """Count the launches reserved to compare the finalists and the seed.

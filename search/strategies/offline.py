@@ -124,7 +124,7 @@ class HybridChooser(Chooser):
         config, best = found
         work = f"other work ({best.differs})" if best.differs else "the same work"
         why = f"the best of study {best.study} for {work}, {best.speedup:.2f}x as good as its seed"
-        return Choice(config=config, why=why)
+        return Choice(config=config, why=why, expected=why)
 
     def _candidates(
         self, study: Study, history: History, left: list[Config], count: int

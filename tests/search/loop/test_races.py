@@ -441,6 +441,13 @@ def test_a_disturbed_launch_rules_nothing_out_that_others_may_have_slowed_so_muc
     assert finding.not_ruled_out == left
 
 
+def test_a_disturbed_trial_is_not_raced_against_one_that_costs_nothing(tabular):
+    endings = {0: Takes(step_time_s=0.5), 1: busy(0.75)}
+    study = tabular(endings, measure=NOISE_KNOWN, objective="step_time - 0.5", direction="minimize")
+
+    assert study.run().races == ()
+
+
 def test_a_trial_that_others_cannot_have_slowed_so_much_is_not_raced(tabular):
     slightly = testing.conditions(others_cpu_share=0.3)
     slow = Takes(step_time_s=1.5, conditions=slightly)

@@ -288,8 +288,8 @@ def other_work(measured: Measurement, reference: Measurement, study: Study) -> F
     for step, (loss, expected) in enumerate(zip(measured.losses, reference.losses, strict=False)):
         if not math.isclose(loss, expected, rel_tol=tolerance):
             return unequal_work(
-                f"computed something else: loss {loss:.4f} at step {step}, "
-                f"the first measured trial had {expected:.4f}"
+                f"computed something else: loss {loss:.5g} at step {step}, "
+                f"the first measured trial had {expected:.5g}"
             )
     norms = [
         (norm, expected)

@@ -17,7 +17,7 @@ import yaml
 import cclsearch
 from evaluator.recipes.catalog import FRAMEWORKS
 from evaluator.recipes.frameworks.flags import Flags, recorded_versions
-from records.study import Environment, Origin, Prior, Study
+from records.study import EarlierBest, Environment, Origin, Prior, Study
 from search.cli import main as cli
 from search.cli.main import loaded
 from search.study.study_file import builtin_study, read_study_file
@@ -29,9 +29,11 @@ PAGES = {"README.md": README, **DOCS}
 STUDY_PAGE = DOCS["study.md"]
 MACHINE = Environment(name="bench", device="cpu", accelerator="cpu", world_size=4, ranks_per_node=4)
 SET_BY_US = {
+    *(f"EarlierBest.{field.name}" for field in fields(EarlierBest)),
     "Environment.software",
     "SearchSpace.dimensions",
     "SearchSpace.constraints",
+    "Study.earlier",
     "Study.more_objectives",
     "Study.origin",
     *(f"Origin.{field.name}" for field in fields(Origin)),

@@ -245,7 +245,7 @@ def journal_sizes(root: Path) -> dict[str, int]:
                 for file in found
                 if file.name.endswith(SUFFIX) and not file.name.startswith(".")
             }
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
 
 

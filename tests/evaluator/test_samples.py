@@ -40,7 +40,7 @@ def test_losses_that_differ_by_more_than_rounding_are_other_work(study):
 
     assert failed.kind is FailureKind.INVALID_CONFIG
     assert failed.message == (
-        "computed something else: loss 3.8114 at step 2, the first measured trial had 3.8000"
+        "computed something else: loss 3.8114 at step 2, the first measured trial had 3.8"
     )
 
 

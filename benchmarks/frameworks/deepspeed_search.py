@@ -49,12 +49,12 @@ def search(python: Path, folder: Path) -> bool:
     # Compiled at its first start, for minutes; the recipe refuses to launch before.
     build = "from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load()"
     subprocess.run([str(python), "-c", build], stdout=subprocess.DEVNULL, check=True)
-    is_clean = run_search("deepspeed", python, folder, STUDY, FILES, ARGUMENTS)
-    sweep_by_hand(python, folder)
-    return is_clean
+    searched_s = run_search("deepspeed", python, folder, STUDY, FILES, ARGUMENTS)
+    sweep_by_hand(python, folder, searched_s)
+    return searched_s is not None
 
 
-def sweep_by_hand(python: Path, folder: Path) -> None:
+def sweep_by_hand(python: Path, folder: Path, searched_s: float | None) -> None:
     """Time every configuration with the script alone."""
     script = (folder / FILES[0]).read_text(encoding="utf-8")
     script = script.replace("import argparse\n", "import argparse\nimport itertools\nimport time\n")
@@ -78,7 +78,7 @@ def sweep_by_hand(python: Path, folder: Path) -> None:
         (folder / name).write_text(json.dumps(config), encoding="utf-8")
         words = ["by_hand.py", "--deepspeed", f"--deepspeed_config={name}", f"--steps={STEPS}"]
         lines[f"ZeRO {stage}, micro-batch {size}"] = words
-    sweep(lines, python, folder)
+    sweep(lines, python, folder, STEPS, searched_s)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,11 @@ from datetime import datetime
 from itertools import pairwise, product
 from pathlib import Path
 
+from overhead import print_overhead
+
 BASELINE = Path(__file__).parent / "maxtext.sh"
 DEVICES = 4
+STEPS = 14
 LAYOUTS = ((1, 4, 1), (2, 2, 1), (4, 1, 1), (1, 2, 2), (2, 1, 2))
 """Degrees of data parallelism, of sharding, and of tensor parallelism."""
 SPACE = """
@@ -56,20 +59,22 @@ def search(python, folder, trials=6, rounds=2):
         capture_output=True,
         text=True,
     )
-    print(searched.stderr, searched.stdout, f"search: {time.perf_counter() - began:.0f} s")
-    sweep(folder, {**environment, "JAX_PLATFORMS": "cpu"}, rounds)
+    searched_s = time.perf_counter() - began
+    print(searched.stderr, searched.stdout, f"search: {searched_s:.0f} s")
+    sweep(folder, {**environment, "JAX_PLATFORMS": "cpu"}, rounds, searched_s)
     failed = re.findall(r"FAILED (\w+)", searched.stderr + searched.stdout)
     return searched.returncode == 0 and {*failed} <= {"hang"}
 
 
-def sweep(folder, environment, rounds):
+def sweep(folder, environment, rounds, searched_s):
     """Start every configuration by hand, in turns; print them, the fastest first."""
-    times, failed = defaultdict(list), Counter()
+    times, failed, beside_s = defaultdict(list), Counter(), []
     for _, (dp, shard, tp), kept in product(range(rounds), LAYOUTS, ("full", "minimal")):
         words = [f"ici_data_parallelism={dp}", f"ici_fsdp_parallelism={shard}"]
-        words += [f"ici_tensor_parallelism={tp}", f"remat_policy={kept}", "steps=14"]
+        words += [f"ici_tensor_parallelism={tp}", f"remat_policy={kept}", f"steps={STEPS}"]
         words += [f"gradient_accumulation_steps={tp}", "learning_rate_schedule_steps=10000"]
         words += [f"per_device_batch_size={4 // tp}"]
+        began = time.perf_counter()
         ended = subprocess.run(
             ["bash", "train.sh", *words],
             cwd=folder,
@@ -79,11 +84,16 @@ def sweep(folder, environment, rounds):
             text=True,
         )
         name = f"dp={dp} dp_shard={shard} tp={tp} {kept}"
-        times[name] += step_times_s(ended.stdout + ended.stderr)
+        took_s = time.perf_counter() - began
+        steps_s = step_times_s(ended.stdout + ended.stderr)
+        if ended.returncode == 0:
+            beside_s.append(took_s - STEPS * statistics.median(steps_s))
+        times[name] += steps_s
         failed[name] += ended.returncode != 0
     for name, found in sorted(times.items(), key=lambda each: statistics.median(each[1] or [9e9])):
         value = f"{statistics.median(found):.3f} s" if found else "no step"
         print(value, name, f"({failed[name]} of {rounds} launches failed)" if failed[name] else "")
+    print_overhead(folder / "store", searched_s, beside_s)
 
 
 def step_times_s(log):

@@ -17,6 +17,8 @@ from datetime import datetime
 from itertools import product
 from pathlib import Path
 
+from overhead import print_overhead
+
 HERE = Path(__file__).parent / "torchtitan_cpu"
 LAYOUTS = (
     {"dp_replicate": 1, "dp_shard": 2, "tp": 1},
@@ -29,6 +31,7 @@ DEGREES = {
     "tp": "tensor_parallel_degree",
 }
 CHECKPOINT = "activation-checkpoint"
+STEPS = 8
 OLD = "--model.name llama3 --model.flavor debugmodel --model.hf-assets-path tokenizer \
 --training.dataset c4_test --training.dataset-path documents"
 NEW = "--module cpu_configs --config llama3_cpu --hf-assets-path tokenizer \
@@ -77,19 +80,21 @@ def search(python, folder, trials=7, rounds=2):
     searched = subprocess.run(
         command, cwd=folder, env=environment, check=False, capture_output=True, text=True
     )
-    print(searched.stderr, searched.stdout, f"search: {time.perf_counter() - began:.0f} s")
+    searched_s = time.perf_counter() - began
+    print(searched.stderr, searched.stdout, f"search: {searched_s:.0f} s")
     is_clean = searched.returncode == 0 and "FAILED" not in searched.stderr + searched.stdout
-    return sweep(folder, environment, rounds, is_old=is_old) and is_clean
+    return sweep(folder, environment, rounds, searched_s, is_old=is_old) and is_clean
 
 
-def sweep(folder, environment, rounds, *, is_old):
+def sweep(folder, environment, rounds, searched_s, *, is_old):
     """Start every configuration by hand, in turns; print them, the fastest first."""
-    times = defaultdict(list)
+    times, beside_s = defaultdict(list), []
     for _, layout, batch, kept in product(range(rounds), LAYOUTS, (8, 2), ("selective", "none")):
         words = [f"--parallelism.{DEGREES[name]}={n}" for name, n in layout.items()]
-        words += [f"--training.local_batch_size={batch}", "--training.steps=8"]
+        words += [f"--training.local_batch_size={batch}", f"--training.steps={STEPS}"]
         words += ["--metrics.log_freq=1", "--metrics.disable_color_printing"]
         words.append(f"--activation_checkpoint.mode={kept}" if is_old else f"{CHECKPOINT}:{kept}")
+        began = time.perf_counter()
         ended = subprocess.run(
             ["bash", "train.sh", *words],
             cwd=folder,
@@ -100,9 +105,13 @@ def sweep(folder, environment, rounds, *, is_old):
         )
         name = " ".join(f"{n}={v}" for n, v in {**layout, "micro_batch": batch}.items())
         name += f" activation_checkpointing={kept}"
-        times[name] += step_times_s(ended.stdout + ended.stderr)
+        took_s = time.perf_counter() - began
+        if steps_s := step_times_s(ended.stdout + ended.stderr):
+            beside_s.append(took_s - STEPS * statistics.median(steps_s))
+        times[name] += steps_s
     for name, found in sorted(times.items(), key=lambda each: statistics.median(each[1] or [9e9])):
         print(f"{statistics.median(found):.3f} s" if found else "FAILED", name)
+    print_overhead(folder / "store", searched_s, beside_s)
     return all(times.values())
 
 
@@ -111,7 +120,9 @@ def step_times_s(log):
     found = re.findall(r"\] (\S+ \S+),(\d+) - .*? step: +(\d+) ", log)
     ends = {int(n): datetime.fromisoformat(f"{at}.{ms}") for at, ms, n in found}
     return [
-        (ends[n] - ends[n - 1]).total_seconds() for n in range(4, 9) if {n, n - 1} <= ends.keys()
+        (ends[n] - ends[n - 1]).total_seconds()
+        for n in range(4, STEPS + 1)
+        if {n, n - 1} <= ends.keys()
     ]
 
 

@@ -55,12 +55,12 @@ def main() -> int:
 
 def search(python: Path, folder: Path) -> bool:
     """Search, then sweep by hand; false where the search measured nothing."""
-    is_clean = run_search("transformers", python, folder, STUDY, FILES, ARGUMENTS)
-    sweep_by_hand(python, folder)
-    return is_clean
+    searched_s = run_search("transformers", python, folder, STUDY, FILES, ARGUMENTS)
+    sweep_by_hand(python, folder, searched_s)
+    return searched_s is not None
 
 
-def sweep_by_hand(python: Path, folder: Path) -> None:
+def sweep_by_hand(python: Path, folder: Path, searched_s: float | None) -> None:
     """Time every configuration with the script alone."""
     script = (folder / "train_transformers.py").read_text(encoding="utf-8")
     script = script.replace('"""\n', '"""\nimport itertools, time\n', 1)
@@ -75,7 +75,7 @@ def sweep_by_hand(python: Path, folder: Path) -> None:
         words += [f"--gradient_accumulation_steps={GLOBAL_BATCH // (2 * size)}"]
         words += ["--report_to=none", "--save_strategy=no", "--disable_tqdm=true"]
         lines[f"{strategy}, micro-batch {size}"] = words
-    sweep(lines, python, folder)
+    sweep(lines, python, folder, STEPS, searched_s)
 
 
 def _words(strategy: str) -> list[str]:

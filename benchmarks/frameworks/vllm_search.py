@@ -20,6 +20,8 @@ from collections import defaultdict
 from contextlib import suppress
 from pathlib import Path
 
+from overhead import print_overhead
+
 SEEN = dict(os.environ)  # noqa: TID251 - a benchmark is started by hand
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
@@ -93,8 +95,9 @@ def search(python: Path, folder: Path) -> bool:
     """Search both, sweep both; whether no sweep shows another configuration to be faster."""
     make_model(python, folder)
     vllm = python.parent / "vllm"
+    # One is found on PATH, the other is named by its path.
     lines = {
-        "offline": f"{vllm} bench throughput --model ./model {COMMON} --num-prompts {REQUESTS}",
+        "offline": f"vllm bench throughput --model ./model {COMMON} --num-prompts {REQUESTS}",
         "server": f"{vllm} serve ./model {COMMON}",
     }
     good = [compared(name, line, vllm, folder) for name, line in lines.items()]
@@ -118,7 +121,12 @@ def make_model(python: Path, folder: Path) -> None:
 
 def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
     """Search a launch line and sweep its space by hand; print both."""
-    environment = {**SEEN, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        **SEEN,
+        "PATH": f"{vllm.parent}:{SEEN['PATH']}",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     store = str(folder / f"store-{name}")
     cclsearch = Path(sys.executable).parent / "cclsearch"
     limit = ["--limit", "ttft_p99 < 2 s"] if name == "server" else []
@@ -137,14 +145,18 @@ def compared(name: str, line: str, vllm: Path, folder: Path) -> bool:
         ).stdout
 
     report = printed(*run, "--", *line.split())
-    minutes = (time.perf_counter() - started) / 60
-    print(f"{name}: searched in {minutes:.1f} min\n{report}")
+    searched_s = time.perf_counter() - started
+    print(f"{name}: searched in {searched_s / 60:.1f} min\n{report}")
     config = json.loads(printed("best", "--format", "json", "--store", store))
-    rates = defaultdict[tuple[int, ...], list[float]](list)
+    rates, beside_s = defaultdict[tuple[int, ...], list[float]](list), list[float]()
     for _, values in itertools.product(range(ROUNDS), itertools.product(*SPACE.values())):
         asked = dict(zip(SPACE, values, strict=True))
+        began = time.perf_counter()
         rates[values].append(swept(name, line, asked, vllm, folder, environment))
+        served_s = (LONGER + 1) * REQUESTS * ANSWER / rates[values][-1]
+        beside_s.append(time.perf_counter() - began - served_s)
         print(f"{name} by hand: {asked}: {rates[values][-1]:.1f} output tokens/s")
+    print_overhead(Path(store), searched_s, beside_s)
     by_hand = {values: statistics.median(found) for values, found in rates.items()}
     found, best = tuple(config[knob] for knob in SPACE), max(by_hand, key=by_hand.__getitem__)
     # Rounds by hand vary as well: where they overlap, they do not tell the two apart.

@@ -18,7 +18,7 @@ def print_overhead(root: Path, searched_s: float, by_hand_s: Sequence[float]) ->
     with closing(Store(root)) as store:
         study_id = store.studies(limit=1)[0].id
         trials, repeats = store.history(study_id).trials, store.repeats(study_id)
-    outcomes = [each.outcome for each in (*trials, *repeats)]
+    outcomes = [each.outcome for each in trials] + [each.outcome for each in repeats]
     measured = [each.measurement for each in outcomes if isinstance(each, Measured)]
     launches_s = [each.wall_s or 0 for each in measured]
     steps_s = [sum(each.step_times_s[0]) + sum(each.warmup_times_s[0]) for each in measured]

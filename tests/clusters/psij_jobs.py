@@ -40,7 +40,7 @@ class TestPsijOnSlurm(SchedulerContract):
 
     def test_a_controller_that_restarts_ends_no_job(self, scheduler, slurm):
         job = scheduler.submit(asked("sleep 1000"))
-        slurm.kill("slurmctld")
+        slurm.stop_controller()
         slurm.start_controller()
 
         state_of_kind(scheduler, job, (Waiting,))

@@ -331,6 +331,7 @@ def test_nodes_in_use_for_longer_than_the_queue_limit_are_no_fault_of_a_trial(se
         lost = 1 + len(trial.lost_launches)
         assert f"lost launches: {lost} not_scheduled" in search.said
         search.slurm.run("scancel", "--name=wrap")
+        search.slurm.wait_until_idle()
     search.check_nothing_is_left("all nodes in use beyond the queue limit", [trial])
 
 

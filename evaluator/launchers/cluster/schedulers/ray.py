@@ -84,7 +84,8 @@ class Ray:
             try:
                 return str(
                     client.submit_job(
-                        entrypoint=f"python {ray_job.PROGRAM}",
+                        # Without `exec`, a stop can hit the shell only and leave the program.
+                        entrypoint=f"exec python {ray_job.PROGRAM}",
                         submission_id=request.name,
                         runtime_env={"working_dir": name},
                     )

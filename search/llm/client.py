@@ -13,9 +13,11 @@ from records.errors import CodecError, StudyError
 from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.study import Budget, Price
 from search.llm.messages import (
+    MOST_ESTIMATES,
     Answer,
     Block,
     Draft,
+    EstimateRequest,
     Feedback,
     Form,
     Problem,
@@ -42,7 +44,9 @@ MAX_REASKS = 3
 class Conversation:
     """The requests and answers of one turn; the store records its exchange."""
 
-    def __init__(self, prompt: Prompt, settings: LlmSettings) -> None:
+    def __init__(
+        self, prompt: Prompt, settings: LlmSettings, *, may_estimate: bool = False
+    ) -> None:
         self._settings = settings
         self._started_s = perf_counter()
         self._feedback: tuple[Feedback, ...] = ()
@@ -51,6 +55,8 @@ class Conversation:
         self.was_answered = False
         """Whether the model answered at least once."""
         self._reask_count = 0
+        self._estimates_left = MOST_ESTIMATES if may_estimate else 0
+        self._offers_estimates = may_estimate
         self.prompt = prompt
         self.max_tokens = settings.max_output_tokens
         self.usage = TokenUsage()
@@ -63,6 +69,7 @@ class Conversation:
             self._feedback,
             settings=self._settings,
             max_tokens=self.max_tokens,
+            may_estimate=self._offers_estimates,
         )
 
     def record_response(
@@ -94,6 +101,17 @@ class Conversation:
         feedback = Feedback(blocks=() if was_cut else blocks, words=problem.words)
         self._feedback = (*self._feedback, feedback)
         return True
+
+    def add_estimates(self, words: str, blocks: Sequence[Block]) -> None:
+        """Add the answer to a call of the model."""
+        self._estimates_left -= 1
+        feedback = Feedback(blocks=blocks, words=words, is_estimate=True)
+        self._feedback = (*self._feedback, feedback)
+
+    @property
+    def may_estimate(self) -> bool:
+        """Whether the model may ask again in this turn."""
+        return self._estimates_left > 0
 
     def restart(self, prompt: Prompt) -> None:
         """Start over with another prompt."""
@@ -215,19 +233,25 @@ class LlmClient:
         prompt: Prompt,
         check: Callable[[Draft], T | Problem],
         *,
+        estimate: Callable[[EstimateRequest], str] | None = None,
         shorter: Callable[[], Prompt] | None = None,
         allowance: Allowance | None = None,
     ) -> tuple[T | Problem, LlmExchange]:
         """Return what `check` makes of the model's policy, or why there is none.
 
-        What it objects to goes back to the model as feedback. `shorter` returns another prompt
-        where the first is too long. A request that the allowance refuses is not sent, so the
-        exchange may be empty.
+        What it objects to goes back to the model as feedback, and `estimate` answers what the model
+        asks before it submits a policy. `shorter` returns another prompt where the first is too
+        long. A request that the allowance refuses is not sent, so the exchange may be empty.
         """
-        talk = Conversation(prompt, self._settings)
+        talk = Conversation(prompt, self._settings, may_estimate=estimate is not None)
         while True:
             reply = self._reply(talk, allowance)
             draft = reply if isinstance(reply, Problem) else draft_of(reply)
+            if isinstance(draft, EstimateRequest):
+                if estimate is not None and isinstance(reply, Reply) and talk.may_estimate:
+                    talk.add_estimates(estimate(draft), reply.content or ())
+                    continue
+                draft = Problem(words="no more estimates in this turn")
             found = draft if isinstance(draft, Problem) else check(draft)
             if not isinstance(found, Problem):
                 return found, _ended(talk, SUBMITTED)

@@ -62,6 +62,9 @@ class Problem:
 
 
 TOOL_NAME = "submit_policy"
+ESTIMATE_NAME = "estimate"
+MOST_ESTIMATES = 5
+"""Calls of `estimate` in one turn."""
 MAX_CODE_BYTES = SandboxLimits().source_bytes
 LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
 """Bounds of the expected speedup over the best so far."""
@@ -151,14 +154,23 @@ class Draft:
     expected_speedup: float | None = None
 
 
-def draft_of(reply: Reply) -> Draft | Problem:
-    """Return the policy in a reply, or why there is none."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EstimateRequest:
+    """Settings whose result the model wants to know before it submits a policy."""
+
+    configs: tuple[Mapping[str, object], ...]
+
+
+def draft_of(reply: Reply) -> Draft | EstimateRequest | Problem:
+    """Return the policy in a reply, what the model asks before it, or why there is neither."""
     stopped = _stopped(reply)
     if stopped is not None:
         return stopped
     match reply.calls:
         case [call] if call.name == TOOL_NAME:
             return _from_tool(call.input)
+        case [call] if call.name == ESTIMATE_NAME:
+            return _asked(call.input)
         case [call]:
             return Problem(words=f"the model called {call.name!r} instead of {TOOL_NAME}")
         case [_, *_] as calls:
@@ -182,6 +194,13 @@ def _stopped(reply: Reply) -> Problem | None:
             words = f"the conversation is longer than the model can hold{why}"
             return Problem(words=words, action=RetryAction.PROMPT)
     return None
+
+
+def _asked(given: object) -> EstimateRequest | Problem:
+    match given:
+        case {"configs": [_, *_] as configs} if all(isinstance(each, dict) for each in configs):
+            return EstimateRequest(configs=tuple(configs))
+    return Problem(words=f"{ESTIMATE_NAME} takes configs, a list of objects of settings")
 
 
 def _from_tool(given: object) -> Draft | Problem:
@@ -290,10 +309,14 @@ SHOWN_CHARS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """A rejected reply and the reason; a reply without blocks is not sent back."""
+    """A reply and our answer: why it is rejected, or what it asked to estimate.
+
+    A reply without blocks is not sent back.
+    """
 
     blocks: Sequence[Block]
     words: str
+    is_estimate: bool = False
 
     def reply(self) -> "list[ContentBlockParam]":
         """Return the reply unchanged; providers require it before the tool result."""
@@ -304,15 +327,15 @@ class Feedback:
         return params if any(param["type"] in {"text", "tool_use"} for param in params) else []
 
     def answer(self, how: str, *, is_shown: bool) -> "list[ContentBlockParam]":
-        """Return the reason, as the result of each tool call if those are sent back."""
-        words = f"Rejected: {self.words}\n{how}"
+        """Return our answer, as the result of each tool call if those are sent back."""
+        words = self.words if self.is_estimate else f"Rejected: {self.words}\n{how}"
         if not self.calls or not is_shown:
             return [{"type": "text", "text": words}]
         return [
             {
                 "type": "tool_result",
                 "tool_use_id": block.id or "",
-                "is_error": True,
+                "is_error": not self.is_estimate,
                 "content": words,
             }
             for block in self.calls
@@ -385,7 +408,33 @@ _TOOL: "ToolParam" = {
     },
 }
 
+_ESTIMATE: "ToolParam" = {
+    "name": ESTIMATE_NAME,
+    "description": (
+        "Ask what to expect of configurations before you submit one; nothing is launched. Of each "
+        "you learn whether it is valid and new, its expected speedup over the best with the "
+        "interval of an offline model that learns from the trials, its chance to run, its "
+        "estimated memory, the largest parts of its step, and the nearest measured trial."
+    ),
+    "input_schema": {
+        "type": "object",
+        "properties": {
+            "configs": {
+                "type": "array",
+                "description": "Up to 8 configurations. Knobs left out stay as in the best so far.",
+                "items": {"type": "object"},
+                "minItems": 1,
+            }
+        },
+        "required": ["configs"],
+    },
+}
+
 _BY_TOOL = f"Submit one complete policy by calling the tool {TOOL_NAME} exactly once."
+_BEFORE = (
+    f"You may first call {ESTIMATE_NAME} to compare configurations, at most {MOST_ESTIMATES} times "
+    "in this turn. "
+)
 _BY_TEXT = (
     "Answer with at most three sentences of rationale, then a line such as `expected_speedup: 1.2` "
     "(the expected speedup over the best so far), then one complete policy in a single fenced code "
@@ -424,28 +473,30 @@ def message_request(
     *,
     settings: LlmSettings,
     max_tokens: int,
+    may_estimate: bool = False,
 ) -> "MessageCreateParamsNonStreaming":
     """Body of one Messages request, its unchanging part first and marked for caching.
 
-    `feedback` holds the rejected replies to this prompt, oldest first.
+    `feedback` holds the earlier replies to this prompt with our answers, oldest first.
     """
     system: list[TextBlockParam] = [
         {"type": "text", "text": prompt.system},
         # An hour, because one trial often takes longer than the default of five minutes.
         {"type": "text", "text": prompt.task, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
     ]
+    before = _BEFORE if may_estimate and form is Form.AUTO else ""
     body: MessageCreateParamsNonStreaming = {
         "model": settings.model,
         "max_tokens": max_tokens,
         "system": system,
-        "messages": _messages(f"{prompt.turn}\n{form.words}", form, feedback),
+        "messages": _messages(f"{prompt.turn}\n{before}{form.words}", form, feedback),
     }
     if settings.effort is not None:
         body["output_config"] = {"effort": settings.effort}
     if settings.thinking_tokens is not None:
         body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_tokens}
     if form is Form.AUTO:
-        body["tools"] = [_TOOL]
+        body["tools"] = [_ESTIMATE, _TOOL] if may_estimate else [_TOOL]
         body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     return body
 

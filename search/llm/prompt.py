@@ -33,6 +33,7 @@ from search.loop.learned import TIE_SHARE, DeadKnob, LearnedConstraint, dead_kno
 from search.loop.relative_speed import RelativeSpeeds, Speed, single_launch_ratio
 from search.loop.study_result import trial_spread
 from search.strategies.base import Choice
+from search.strategies.cost_model import MEMORY
 from search.study.spaces import study_in
 from search.views.diagnosis import diagnosis_lines, diagnosis_of, diagnosis_words
 from search.views.format import (
@@ -212,7 +213,6 @@ def _causes(history: History) -> dict[int, str]:
 
 TIES_SHOWN, NEIGHBOURS_SHOWN, RACES_SHOWN, TOO_LARGE_SHOWN = 8, 12, 5, 6
 REASONS_SHOWN, REASON_CHARS = 6, 160
-MEMORY = "estimated_memory_bytes"
 MESSAGE_CHARS, WHOLE_MESSAGE_CHARS = 160, 2000
 SOURCE_CHARS = 8000
 RATIONALE_CHARS = 300

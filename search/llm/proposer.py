@@ -11,6 +11,7 @@ from records.llm_exchange import LlmExchange
 from records.study import Study
 from records.trial import Config, History, Policy, Prediction
 from search.llm.client import Allowance, LlmClient
+from search.llm.estimates import Estimator
 from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.loop.budget import launches_since_best, remaining_launches
@@ -109,13 +110,21 @@ class LlmProposer:
         # A candidate without an expectation, as of coordinate descent, must not come first.
         candidates = sorted(found, key=lambda choice: not choice.expected)
         space = self.prepared.space
+        learned = learned_constraints(space, history, study.revoked)
         write = partial(
             PromptWriter(space, self.prepared.scoring).write,
             study,
             history,
             left,
             candidates=candidates,
-            learned=learned_constraints(space, history, study.revoked),
+            learned=learned,
+        )
+        estimator = Estimator(
+            study=study,
+            history=history,
+            prepared=self.prepared,
+            offline=self.offline,
+            learned=learned,
         )
         prompt = write()
 
@@ -128,7 +137,11 @@ class LlmProposer:
             return write(turn_tokens=estimated_tokens(prompt.turn) // 2)
 
         accepted, exchange = self.client.ask(
-            prompt, check, shorter=shorter, allowance=self.allowance
+            prompt,
+            check,
+            estimate=None if study.contexts else estimator.answer,
+            shorter=shorter,
+            allowance=self.allowance,
         )
         if isinstance(accepted, Problem):
             self._note(accepted)

@@ -58,6 +58,10 @@ class Chooser(ABC):
         """Return up to `count` of the most promising configurations, best first."""
         return ()
 
+    def expectation(self, study: Study, history: History, config: Config) -> str:  # noqa: ARG002 - most strategies expect nothing
+        """Return what is expected of a configuration against the best; empty where unknown."""
+        return ""
+
     def no_gain(self, study: Study, history: History) -> str | None:  # noqa: ARG002 - most strategies expect nothing
         """Return why no further launch is worth it; None where one may be."""
         return None

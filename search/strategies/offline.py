@@ -89,6 +89,14 @@ class HybridChooser(Chooser):
             return found
         return (first, *(each for each in found if each.config != first.config))[:count]
 
+    def expectation(self, study: Study, history: History, config: Config) -> str:
+        """Return the expected speedup over the best."""
+        best = None if history.best is None else history.best.config
+        if best is None or not self._expects(study, history, Observations.of(history), best):
+            return ""
+        options = self._options(study, history, [config])
+        return _expected(options.prospects, options.known, 1)
+
     def no_gain(self, study: Study, history: History) -> str | None:
         """Return why no launch is worth it now, nor was the last two; None where one may be.
 
@@ -136,14 +144,18 @@ class HybridChooser(Chooser):
         launches, note = remaining_launches(study, history), ""
         if len(left) <= launches:
             note = f"all {len(left)} untried configurations fit in the {launches} launches left"
-        decided = len(known.measured) + len(history.pending)
-        if decided < SPREAD_COUNT and not note and not self._is_estimated(study, history, best):
+        if not note and not self._expects(study, history, known, best):
             return self._spread(study, history, left, known, count)
         options = self._options(study, history, left)
         order = self._order(options)[: min(count, MOST_CANDIDATES)]
         return tuple(
             _choice(options.prospects, options.known, best, place + 1, note) for place in order
         )
+
+    def _expects(self, study: Study, history: History, known: Observations, best: Config) -> bool:
+        """Whether there is enough to expect anything by: trials, or an estimate."""
+        decided = len(known.measured) + len(history.pending)
+        return decided >= SPREAD_COUNT or self._is_estimated(study, history, best)
 
     def _is_estimated(self, study: Study, history: History, config: Config) -> bool:
         """Whether estimates, which are of the step time only, are of the objective too."""
@@ -250,6 +262,14 @@ def _choice(
 ) -> Choice:
     """Return a configuration with its changes from the best and its expected result."""
     config = prospects.configs[place]
+    expected = _expected(prospects, known, place)
+    change = f"from the best so far, change {change_words(best, config)}"
+    why = "; ".join(filter(None, (change, expected, note)))
+    return Choice(config=config, why=why, expected=expected, changes_best=True)
+
+
+def _expected(prospects: Prospects, known: Observations, place: int) -> str:
+    """Return the speedup over the best, with its interval of 95 %, and a chance to run below 1."""
     forecast = prospects.believed
     ahead = float(forecast.losses[0] - forecast.losses[place])
     margin = 2 * float(forecast.deviations[place])
@@ -260,10 +280,7 @@ def _choice(
     chance = float(prospects.chances[place])
     if chance <= SURE:
         risk = f"runs with a chance of {chance:.0%}"
-    expected = ", ".join(filter(None, (gain, risk)))
-    change = f"from the best so far, change {change_words(best, config)}"
-    why = "; ".join(filter(None, (change, expected, note)))
-    return Choice(config=config, why=why, expected=expected, changes_best=True)
+    return ", ".join(filter(None, (gain, risk)))
 
 
 class RandomChooser(Chooser):

@@ -300,7 +300,7 @@ REASONS = {
     "one_sample": "a single value on a side does not show how much launches vary",
     "too_few_rounds": "too few rounds to decide",
     "noise_exceeds_band": VARIED,
-    "interval_too_wide": VARIED,
+    "interval_too_wide": "too few rounds to decide",
     "budget_exhausted": VARIED,
     "direction_known_size_unclear": "the difference may be too small to matter",
     "no_samples": "they share no round that was measured",

@@ -1,6 +1,8 @@
 """The scheduler `psij` against a real Slurm, and against PSI/J's own executor for one machine."""
 
 import os
+import signal
+from importlib.util import find_spec
 
 import pytest
 
@@ -9,8 +11,10 @@ from evaluator.launchers.cluster.schedulers.psij import Psij
 from records.study import Cluster
 from tests.clusters.contract import SchedulerContract, asked, state_of_kind
 
-pytest.importorskip("psij", reason="needs: pip install 'cclsearch[psij]'")
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # PSI/J leaves pipes open
+pytestmark = [
+    pytest.mark.skipif(find_spec("psij") is None, reason="needs: pip install 'cclsearch[psij]'"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # PSI/J leaves pipes open
+]
 
 
 class TestPsijOnSlurm(SchedulerContract):
@@ -62,3 +66,10 @@ class TestPsijOnThisMachine(SchedulerContract):
 def test_an_unknown_executor_is_refused_with_those_that_there_are():
     with pytest.raises(SchedulerError, match=r"executor is 'slrum'; did you mean 'slurm'\?"):
         Psij(Cluster(executor="slrum"), {}).submit(asked("true"))
+
+
+def test_children_that_end_are_no_business_of_psij():
+    scheduler = Psij(Cluster(executor="local"), {"PATH": os.environ["PATH"]})
+    state_of_kind(scheduler, scheduler.submit(asked("true")), Gone)
+
+    assert signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL

@@ -1,6 +1,7 @@
 """Who takes a turn, the model or the offline strategy, and what a turn of the model brings."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +13,10 @@ from records.study import Budget, Dimension, Study
 from records.trial import FailureKind, History, Policy, Prediction, Stage
 from search.llm.client import Allowance
 from search.strategies.base import Choice, untried
-from search.strategies.offline import CoordinateChooser
+from search.strategies.offline import CoordinateChooser, HybridChooser
 from search.strategies.proposers import OfflineProposer
 from tests.support import records as testing
-from tests.support.search import fault, prompt_too_long, refusal, submission
+from tests.support.search import fault, prompt_too_long, refusal, submission, tool_use
 
 STUDY = replace(
     testing.study(
@@ -113,6 +114,74 @@ def test_a_model_that_gives_nothing_is_replaced_for_the_turn(
     assert reason in proposal.policy.rationale
     assert proposal.exchange.result in proposal.policy.rationale
     assert proposal.exchange.request_count == len(server.requests) == request_count
+
+
+def answered(server, place: int) -> dict[str, object]:
+    """What the model read of its tool call before a request."""
+    (result,) = server.requests[place].body["messages"][-1]["content"]
+    return result
+
+
+def asking(*configs: object):
+    return tool_use({"configs": [*configs]}, name="estimate")
+
+
+def test_the_model_may_ask_what_to_expect_before_it_submits(proposing):
+    asked = [{"dp": 4}, {"dp": 1, "micro_batch": 1}, {"dp": 3}, {"expert_count": [8]}]
+    offline = HybridChooser(SPACE, lambda config: {"compute": 1 / config["dp"], "send": 0.25})
+    with proposing(STUDY, [asking(*asked), GOOD], offline=offline) as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0, 0.8))
+
+    assert proposal.policy.source == code(4, 8)
+    assert proposal.exchange.request_count == 2
+    assert [tool["name"] for tool in server.requests[0].body["tools"]] == [
+        "estimate",
+        "submit_policy",
+    ]
+    result = answered(server, 1)
+    assert result["is_error"] is False
+    valid, launched, no_choice, unknown = result["content"].splitlines()
+    assert re.fullmatch(
+        r"1\. dp=4 micro_batch=2: valid, not launched yet; expected \d\.\d\dx \(\d\.\d\d to "
+        r"\d+\.\d\d\), runs with a chance of \d\d%; its step by sizes alone: compute 50%, "
+        r"send 50%; nearest measured #1 \(dp 1\): the best",
+        valid,
+    )
+    assert launched == "2. dp=1 micro_batch=1: same configuration as trial 0, which scored 1 s"
+    assert no_choice == "3. not valid: knob dp is 3 (int), not one of [1, 2, 4]"
+    assert unknown.startswith("4. not valid: 'expert_count' is unknown; known are dp, micro_batch")
+
+
+def test_estimates_of_a_turn_are_bounded_and_cost_no_attempt_at_a_policy(proposing):
+    bad = submission(code(1, 1))
+    script = [*[asking({"dp": 2})] * 6, bad, bad, GOOD]
+    with proposing(STUDY, script) as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert [answered(server, place)["is_error"] for place in range(1, 9)] == [
+        *[False] * 5,
+        *[True] * 3,
+    ]
+    assert "no more estimates in this turn" in answered(server, 6)["content"]
+
+
+def test_many_configurations_at_once_are_answered_in_part(proposing):
+    with proposing(STUDY, [asking(*[{"dp": 2}] * 10), GOOD]) as (server, proposer):
+        proposer.propose(STUDY, tried(1.0))
+
+    *lines, rest = answered(server, 1)["content"].splitlines()
+    assert len(lines) == 8
+    assert rest == "The last 2 are not answered: 8 at a time."
+
+
+@pytest.mark.parametrize("given", [{}, {"configs": []}, {"configs": [4]}, "dp=4"])
+def test_a_question_that_is_none_is_told_how_to_ask(proposing, given):
+    with proposing(STUDY, [tool_use(given, name="estimate"), GOOD]) as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert "estimate takes configs, a list of objects" in json.dumps(answered(server, 1))
 
 
 class Ranking(CoordinateChooser):

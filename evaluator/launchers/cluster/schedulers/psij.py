@@ -4,12 +4,14 @@ PSI/J neither finds a job by its name nor knows the names of its nodes: the batc
 command does the one, agents say the other.
 """
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from importlib import import_module
 from importlib.util import find_spec
-from threading import Lock
+from threading import Lock, Thread
 from typing import TYPE_CHECKING, Final
 
 from evaluator.launchers.cluster.scheduler import (
@@ -81,6 +83,8 @@ class Psij:
     def __init__(self, cluster: Cluster, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self._cluster = cluster
+        if find_spec("psij") is not None:
+            _import()
         self._lock = Lock()
         self._executor: psij.JobExecutor | None = None
         self._jobs: dict[str, psij.Job] = {}
@@ -211,6 +215,18 @@ def job_state(state: str, words: str, ends_in_s: float | None) -> JobState:
         if text in words.lower():
             return Gone(kind, words)
     return Gone("ended", words or state.lower())
+
+
+def _import() -> None:
+    """Import PSI/J by another thread than the main one.
+
+    There it takes SIGCHLD for itself; if a child ends while it does so, the import of that part
+    fails unseen, and each child that ends later raises an error in the midst of our own work.
+    """
+    logging.getLogger("psij.executors.local").setLevel(logging.ERROR)  # it warns of such imports
+    importing = Thread(target=import_module, args=("psij",))
+    importing.start()
+    importing.join()
 
 
 def _config(executor: str) -> "psij.JobExecutorConfig | None":

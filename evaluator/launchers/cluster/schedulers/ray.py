@@ -1,6 +1,7 @@
 """Agents on the nodes of a Ray cluster, started by a Ray job over a placement group.
 
-The job's id is the name of the request, so that a job is found without any record.
+A job's id begins with the name of its request, so that it is found without any record. No id is
+used twice: Ray's watch over a job that has ended would take the next one of its id for dead.
 """
 
 import json
@@ -8,9 +9,9 @@ import logging
 import re
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
@@ -78,15 +79,12 @@ class Ray:
             (folder / ray_job.PROGRAM).write_bytes(Path(ray_job.__file__).read_bytes())
             for file, content in request.files.items():
                 (folder / file).write_bytes(content)
-            client = self._client()
-            with suppress(RuntimeError):  # it is not there, or runs
-                client.delete_job(request.name)  # of a search that has ended and was resumed
             try:
                 return str(
-                    client.submit_job(
+                    self._client().submit_job(
                         # Without `exec`, a stop can hit the shell only and leave the program.
                         entrypoint=f"exec python {ray_job.PROGRAM}",
-                        submission_id=request.name,
+                        submission_id=f"{request.name}-{token_hex(4)}",
                         runtime_env={"working_dir": name},
                     )
                 )
@@ -94,8 +92,16 @@ class Ray:
                 raise SchedulerError(f"Ray: {_words(error)}") from error
 
     def find(self, name: str) -> str | None:
-        """Return the name itself if a job of this id has not ended."""
-        return None if isinstance(self.state(name), Gone) else name
+        """Return the job of a request that has not ended."""
+        try:
+            jobs = self._client().list_jobs()
+        except RuntimeError as error:
+            raise SchedulerBusy(f"Ray: {_words(error)}") from error
+        for job in jobs:
+            id_ = job.submission_id or ""
+            if id_.rpartition("-")[0] == name and not job.status.is_terminal():
+                return id_
+        return None
 
     def state(self, job: str) -> JobState:
         """Translate the job's status; what only its program knows is in what it printed last."""

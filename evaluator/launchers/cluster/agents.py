@@ -93,14 +93,15 @@ class Agents:
     """Listens for agents that have the secret and belong to the request that is expected.
 
     `changed` is notified when one joins or is lost. A port that is taken is replaced by another.
+    Agents of a job that is taken over may come at once, so what is `expected` is known before.
     """
 
-    def __init__(self, port: int = 0, secret: str | None = None) -> None:
+    def __init__(self, port: int = 0, secret: str | None = None, expected: str = "") -> None:
         self.changed = threading.Condition()
         self.secret = secret or token_hex(32)
         self._listener = _listener(port)
         self.port: int = self._listener.getsockname()[1]
-        self._expected = ""
+        self._expected = expected
         self._joined: list[NodeAgent] = []
         self._newcomers: SimpleQueue[NodeAgent] = SimpleQueue()
         self._meeting = threading.BoundedSemaphore(MOST_STRANGERS)

@@ -244,7 +244,7 @@ class Allocation:
             self._attempt = max(self._attempt, int(meeting.name.rpartition("-")[2]))
             job = self._scheduler.find(meeting.name)
             if job is not None and self._agents is None and meeting.version == self._version:
-                agents = Agents(meeting.port, meeting.secret)
+                agents = Agents(meeting.port, meeting.secret, meeting.name)
                 if self.is_shared or agents.port == meeting.port:
                     self._agents, self.job = agents, job
                     self._expect(meeting.name)

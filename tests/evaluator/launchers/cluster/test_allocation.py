@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from evaluator.launchers.cluster.agents import next_message
-from evaluator.launchers.cluster.allocation import Allocation, NodesUnavailable
+from evaluator.launchers.cluster.allocation import Allocation, NodesUnavailable, _write
 from evaluator.launchers.cluster.channel import Channel, ChannelLost, Meeting
 from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.scheduler import (
@@ -351,6 +351,21 @@ def test_the_job_of_a_killed_search_is_taken_over(allocation):
     assert len(wait(again)) == 2
     assert len(scheduler.requests) == 1
     assert scheduler.cancelled == []
+
+
+def test_agents_that_connect_while_their_job_is_taken_over_are_let_in(allocation, monkeypatch):
+    scheduler = FakeScheduler()
+    killed(scheduler, allocation, start_limit_s=5)
+
+    def write_slowly(path, content):
+        _write(path, content)
+        agents_of("n1", "n2")(scheduler.requests[0])
+        time.sleep(0.5)
+
+    monkeypatch.setattr("evaluator.launchers.cluster.allocation._write", write_slowly)
+
+    assert len(wait(allocation(scheduler, start_limit_s=5))) == 2
+    assert len(scheduler.requests) == 1
 
 
 def test_the_job_of_a_killed_search_that_asked_for_something_else_is_ended(allocation):

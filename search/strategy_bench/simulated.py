@@ -291,4 +291,4 @@ class _Silent:
 
 
 def _no_model(study: Study, notice: Callable[[str], None]) -> NoReturn:
-    raise NotImplementedError(f"a simulated search of {study.name} asks no model")
+    raise AssertionError(f"a simulated search of {study.name} asks no model")

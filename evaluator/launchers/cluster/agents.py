@@ -93,7 +93,7 @@ class Agents:
     """Listens for agents that have the secret and belong to the request that is expected.
 
     `changed` is notified when one joins or is lost. A port that is taken is replaced by another.
-    Agents of a job that is taken over may come at once, so what is `expected` is known before.
+    Pass `expected` to take over a job: its agents may connect as soon as the port is open.
     """
 
     def __init__(self, port: int = 0, secret: str | None = None, expected: str = "") -> None:

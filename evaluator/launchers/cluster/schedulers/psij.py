@@ -84,7 +84,7 @@ class Psij:
         self._environment = environment
         self._cluster = cluster
         if find_spec("psij") is not None:
-            _import()
+            _import_psij()
         self._lock = Lock()
         self._executor: psij.JobExecutor | None = None
         self._jobs: dict[str, psij.Job] = {}
@@ -217,13 +217,13 @@ def job_state(state: str, words: str, ends_in_s: float | None) -> JobState:
     return Gone("ended", words or state.lower())
 
 
-def _import() -> None:
-    """Import PSI/J by another thread than the main one.
+def _import_psij() -> None:
+    """Import PSI/J in a thread of its own, where it cannot handle SIGCHLD.
 
-    There it takes SIGCHLD for itself; if a child ends while it does so, the import of that part
-    fails unseen, and each child that ends later raises an error in the midst of our own work.
+    In the main thread it installs a handler while it is half imported. If a child ends just then,
+    that import fails silently, and every child that ends later raises a NameError in our code.
     """
-    logging.getLogger("psij.executors.local").setLevel(logging.ERROR)  # it warns of such imports
+    logging.getLogger("psij.executors.local").setLevel(logging.ERROR)  # it warns about the thread
     importing = Thread(target=import_module, args=("psij",))
     importing.start()
     importing.join()

@@ -1,7 +1,8 @@
 """Agents on the nodes of a Ray cluster, started by a Ray job over a placement group.
 
 A job's id begins with the name of its request, so that it is found without any record. No id is
-used twice: Ray's watch over a job that has ended would take the next one of its id for dead.
+used twice: Ray still monitors a job that has just ended, and would mark a new one with its id as
+dead.
 """
 
 import json
@@ -82,7 +83,7 @@ class Ray:
             try:
                 return str(
                     self._client().submit_job(
-                        # Without `exec`, a stop can hit the shell only and leave the program.
+                        # Without `exec`, an early stop may kill only the shell.
                         entrypoint=f"exec python {ray_job.PROGRAM}",
                         submission_id=f"{request.name}-{token_hex(4)}",
                         runtime_env={"working_dir": name},
@@ -92,7 +93,7 @@ class Ray:
                 raise SchedulerError(f"Ray: {_words(error)}") from error
 
     def find(self, name: str) -> str | None:
-        """Return the job of a request that has not ended."""
+        """Return the id of the job with this name that has not ended."""
         try:
             jobs = self._client().list_jobs()
         except RuntimeError as error:

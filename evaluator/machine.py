@@ -27,7 +27,7 @@ import psutil
 from evaluator.job_python import JobPython, ask_python, own_python
 from evaluator.rank.protocol import cpu_model
 from records.errors import EnvironmentFault
-from records.machine import Checkout, Conditions, Gpu, GpuConditions, Machine
+from records.machine import POWER_CAP, Checkout, Conditions, Gpu, GpuConditions, Machine
 from records.study import Environment
 
 DEFAULT_CPU_RANKS = 4
@@ -426,7 +426,7 @@ _SENSORS = ("coretemp", "k10temp", "zenpower")
 _SLOWDOWN_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
 """Its name from driver 535 on, and before."""
 _SLOWDOWNS = {
-    0x04: "power cap",
+    0x04: POWER_CAP,
     0x08: "hardware slowdown",
     0x20: "heat (software)",
     0x40: "heat (hardware)",

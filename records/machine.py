@@ -133,6 +133,7 @@ class LaunchRecord:
 
 OTHERS_CPU_SHARE = 0.20
 STEAL_SHARE = 0.05
+POWER_CAP = "power cap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +143,11 @@ class GpuConditions:
     sm_clock_hz: float | None
     temperature_celsius: float | None
     slowed_by: tuple[str, ...] | None
+
+    @property
+    def disturbed_by(self) -> tuple[str, ...]:
+        """What slowed it from outside; a configuration that is busy enough meets its power cap."""
+        return tuple(cause for cause in self.slowed_by or () if cause != POWER_CAP)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,8 +180,8 @@ class Conditions:
         if self.steal_share is not None and self.steal_share > STEAL_SHARE:
             found.append(f"the hypervisor gave away {self.steal_share:.0%} of the cores")
         for number, gpu in enumerate(self.gpus):
-            if gpu.slowed_by:
-                found.append(f"GPU {number} was slowed by {' and '.join(gpu.slowed_by)}")
+            if gpu.disturbed_by:
+                found.append(f"GPU {number} was slowed by {' and '.join(gpu.disturbed_by)}")
         return tuple(found)
 
     @property
@@ -188,4 +194,4 @@ class Conditions:
         if not self.disturbances:
             return 1.0
         left = 1 - (self.others_cpu_share or 0) - (self.steal_share or 0)
-        return math.inf if left <= 0 or any(gpu.slowed_by for gpu in self.gpus) else left**-2
+        return math.inf if left <= 0 or any(gpu.disturbed_by for gpu in self.gpus) else left**-2

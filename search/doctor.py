@@ -147,7 +147,8 @@ def _launch_small(
     study: Study, launcher: Launcher, folder: Path, count: int
 ) -> tuple[MeasuredLaunch, ...] | str:
     evaluator = TrialEvaluator(recipe_of(study), launcher, lambda _phase: None)
-    config = Config({"dp_replicate": study.environment.world_size, "micro_batch": 1})
+    micro_batch = 2 if study.environment.device == "cuda" else 1
+    config = Config({"dp_replicate": study.environment.world_size, "micro_batch": micro_batch})
     return launch_repeatedly(evaluator, study, config, folder, count)
 
 
@@ -210,17 +211,22 @@ def _node_words(agent: NodeAgent) -> str:
 
 
 def _small_study(environment: Environment, python: str | None = None) -> Study:
-    """Return the built-in study with a model that takes milliseconds a step."""
+    """Return the built-in study with a small model.
+
+    It takes milliseconds a step on CPUs. GPUs get one of tens of milliseconds: where the host
+    launches kernels more slowly than the GPU runs them, the steps show the host's noise alone.
+    """
     study = builtin_study(environment)
+    scale = 24 if environment.device == "cuda" else 1
     workload = Workload(
         name="doctor",
         layer_count=2,
-        hidden_size=64,
-        head_count=2,
-        kv_head_count=2,
-        ffn_size=128,
-        vocab_size=128,
-        sequence_length=64,
+        hidden_size=64 * scale,
+        head_count=2 * scale,
+        kv_head_count=2 * scale,
+        ffn_size=128 * scale,
+        vocab_size=128 * scale,
+        sequence_length=64 * scale,
         global_batch=4,
     )
     measure = replace(study.measure, warmup_steps=3, timed_steps=20, profiled_steps=0)

@@ -138,7 +138,8 @@ def _run(part: Part, place: Place, limit_s: float) -> tuple[Status, str]:
     if process.exitcode:
         kill_orphans()
         log = (place.out / f"{part.name}.log").read_text(encoding="utf-8", errors="replace")
-        last = " ".join(log.split())[-MOST_OUTPUT_CHARS:]
+        errors = [line for line in log.splitlines() if line.startswith("error: ")]
+        last = errors[-1] if errors else " ".join(log.split())[-MOST_OUTPUT_CHARS:]
         return "failed", last or f"status {process.exitcode}"
     return "done", ""
 

@@ -43,12 +43,12 @@ PATIENCE = {"cuda": 1.0, "cpu": 4.0}
 """How many times its limit a part may take; a machine without a GPU may be a busy one, as in CI."""
 PARTS = (
     Part(name="machine", heading="The machine", limit_s=75, run=machine_part.look),
-    Part(name="study", heading="A search", limit_s=210, run=study_part.search),
+    Part(name="study", heading="A search", limit_s=250, run=study_part.search),
     Part(name="traces", heading="Traces", limit_s=60, run=trace_part.analyze),
     Part(name="failures", heading="Failures", limit_s=75, run=failures_part.provoke),
     Part(name="kill", heading="A killed search", limit_s=75, run=failures_part.kill),
     Part(name="collectives", heading="Collectives", limit_s=90, run=collectives_part.measure),
-    Part(name="decisions", heading="Noise and decisions", limit_s=130, run=decisions_part.judge),
+    Part(name="decisions", heading="Noise and decisions", limit_s=150, run=decisions_part.judge),
 )
 PAGE = "page.md"
 OWN = ("page.md", "proof.json", "store", "killed")

@@ -26,7 +26,7 @@ from records.trial import Failed, FailureKind, Measured, Trial
 from search.views.format import format_flags, format_percent
 
 HERE = Path(__file__).parent
-LEAST_TRIALS = {"cuda": 12, "cpu": 4}
+LEAST_TRIALS = {"cuda": 6, "cpu": 4}
 OFF_BY = 2.0
 """Estimated over measured memory, or the other way round, from which the estimate is doubted."""
 IDLE = 0.9

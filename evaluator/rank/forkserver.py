@@ -49,17 +49,29 @@ def serve(modules: Sequence[str]) -> None:
     os.environ.update(TORCHINDUCTOR_COMPILE_THREADS="1", PYTORCH_NVML_BASED_CUDA_CHECK="1")
     for module in modules:
         importlib.import_module(module)
+        if sum(1 for _ in Path("/proc/self/task").iterdir()) > 1:
+            _begin_without(module, modules, events, given)
     for name in os.environ.keys() - given.keys():
         del os.environ[name]
     os.environ.update(given)
-    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
-    if threads > 1:
-        raise RuntimeError(f"importing {modules} started {threads - 1} threads; cannot fork safely")
     gc.collect()
     gc.freeze()  # a rank's collector would otherwise touch, and so copy, all that is shared
     write_line(events, {"pids": [], "error": None})
     for line in read_lines(REQUESTS):
         write_line(events, _fork_ranks(json.loads(line)))
+
+
+def _begin_without(
+    module: str, modules: Sequence[str], events: int, environment: Mapping[str, str]
+) -> NoReturn:
+    """Begin again without a module that starts threads: each rank imports it for itself."""
+    words = f"importing {module} starts a thread, which no fork keeps: ranks import it themselves"
+    sys.stderr.write(f"{words}\n")
+    sys.stderr.flush()
+    os.dup2(events, 1)
+    command = sys.orig_argv[1 : -len(modules)]
+    left = [each for each in modules if each != module]
+    os.execve(sys.executable, [sys.executable, *command, *left], environment)
 
 
 def _fork_ranks(request: Request) -> Mapping[str, object]:

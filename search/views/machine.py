@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from records.errors import CodecError, StoreError
-from records.machine import Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
+from records.machine import POWER_CAP, Checkout, Conditions, Gpu, LaunchRecord, Machine, RankEnd
 from records.store.store import Store
 from records.trial import Measured, Measurement, Outcome
 from search.views.format import format_count, format_number, format_whole_percent, one_line
@@ -226,6 +226,8 @@ def _condition_facts(conditions: Conditions) -> list[str]:
     facts += _clock_facts("CPU", conditions.cpu_clock_hz, conditions.cpu_temperature_celsius)
     for index, gpu in enumerate(conditions.gpus):
         facts += _clock_facts(f"GPU {index}", gpu.sm_clock_hz, gpu.temperature_celsius)
+        if POWER_CAP in (gpu.slowed_by or ()):
+            facts.append(f"GPU {index} at its power cap")
     return facts
 
 

@@ -337,6 +337,10 @@ def test_what_our_own_processes_use_is_not_that_of_others():
     assert after.own_s - before.own_s >= 0.29
 
 
+AT_POWER_CAP = GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("power cap",))
+"""Its configuration keeps it busy: nothing from outside."""
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -347,6 +351,7 @@ def test_what_our_own_processes_use_is_not_that_of_others():
             {"gpus": (GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("heat",)),)},
             ("GPU 0 was slowed by heat",),
         ),
+        ({"gpus": (AT_POWER_CAP,)}, ()),
     ],
 )
 def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
@@ -364,6 +369,7 @@ def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
             {"gpus": (GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("heat",)),)},
             math.inf,
         ),
+        ({"gpus": (AT_POWER_CAP,)}, 1.0),
     ],
 )
 def test_what_others_took_of_the_cores_limits_how_much_they_slowed_a_launch(changed, limit):

@@ -33,6 +33,11 @@ from evaluator.workloads.collectives.operations import (
 
 _TUNED_GLOO: Final = "cclsearch_gloo"
 _GROUP_NAME: Final = "cclsearch"
+_OLDER_NAMES: Final[Mapping[str, str]] = {
+    Collective.ALL_GATHER_SINGLE: "all_gather_into_tensor",
+    Collective.REDUCE_SCATTER_SINGLE: "reduce_scatter_tensor",
+}
+"""What torch before 2.12 calls them; later ones warn of it."""
 
 
 class C10dAdapter(CommAdapter):
@@ -108,10 +113,14 @@ class C10dAdapter(CommAdapter):
         return {op: getattr(dist.ReduceOp, op.name) for op in ReduceOp}
 
     def _lack(self, operation: Operation) -> str | None:
-        return lack_of(dist, operation)
+        is_older = hasattr(dist, _OLDER_NAMES.get(operation.collective, ""))
+        return None if is_older else lack_of(dist, operation)
 
     def _bind(self, operation: Operation, tensors: Tensors, *, async_op: bool) -> Start:
-        function: Callable[..., Pending] = getattr(dist, operation.collective.value)
+        name = operation.collective.value
+        if not hasattr(dist, name):
+            name = _OLDER_NAMES[operation.collective]
+        function: Callable[..., Pending] = getattr(dist, name)
         given = arguments(operation, tensors, self.get_reduce_op(operation.reduce_op))
         if operation.collective is Collective.GATHER:
             output, source, root = given

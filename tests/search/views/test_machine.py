@@ -163,7 +163,8 @@ def finished(tabular):
 
 
 def test_everything_that_a_machine_tells_is_shown():
-    gpu = GpuConditions(sm_clock_hz=1.98e9, temperature_celsius=61, slowed_by=("power cap",))
+    causes = ("power cap", "heat (software)")
+    gpu = GpuConditions(sm_clock_hz=1.98e9, temperature_celsius=61, slowed_by=causes)
     conditions = replace(
         UNKNOWN, available_memory_bytes=3 << 30, cpu_clock_hz=2.5e9, gpus=(gpu,), steal_share=0.01
     )
@@ -171,8 +172,8 @@ def test_everything_that_a_machine_tells_is_shown():
     assert conditions_words(UNKNOWN) == "nothing disturbed the launch"
     assert conditions_words(QUIET) == "nothing disturbed the launch (others 2 %, load 1.5)"
     assert conditions_words(conditions) == (
-        "GPU 0 was slowed by power cap (steal 1 %, 3.0 GiB available, CPU at 2.50 GHz, "
-        "GPU 0 at 1.98 GHz, GPU 0 at 61 °C)"
+        "GPU 0 was slowed by heat (software) (steal 1 %, 3.0 GiB available, CPU at 2.50 GHz, "
+        "GPU 0 at 1.98 GHz, GPU 0 at 61 °C, GPU 0 at its power cap)"
     )
 
 

@@ -58,7 +58,8 @@ def parse(launcher, program, arguments, world_size):
         check(given)
     names = [a.dest for a in options._actions if own is None or a.dest in own]
     values = {f"--{name}": plain(getattr(given, name)) for name in names if hasattr(given, name)}
-    recompute = given.activation_checkpointing or given.gradient_checkpointing
+    # Before 5.20 the only name is the old one.
+    recompute = getattr(given, "activation_checkpointing", None) or given.gradient_checkpointing
     values["--gradient_checkpointing"] = bool(recompute)
     for name in CONFIGS:
         if own is None and getattr(given, name) is not None:

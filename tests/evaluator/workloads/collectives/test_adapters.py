@@ -114,6 +114,23 @@ def test_the_blocking_call_is_the_library_function_itself(alone):
     assert call.keywords == {}
 
 
+@pytest.mark.parametrize(
+    ("collective", "older_name"),
+    [
+        ("all_gather_single", "all_gather_into_tensor"),
+        ("reduce_scatter_single", "reduce_scatter_tensor"),
+    ],
+)
+def test_an_older_torch_has_other_names(alone, monkeypatch, collective, older_name):
+    monkeypatch.delattr(dist, collective)
+    tensors = Tensors(inputs=(torch.ones(1),), outputs=(torch.zeros(1),))
+
+    operation = Operation(collective=Collective(collective), size_bytes=4)
+    call = alone.resolve_collective(operation, tensors)
+
+    assert call.func is getattr(dist, older_name)
+
+
 def test_an_unknown_reduction_and_a_collective_that_the_library_lacks_are_named(alone, monkeypatch):
     with pytest.raises(ValueError, match="c10d has no reduction 'mean', only sum, min, max"):
         alone.get_reduce_op("mean")

@@ -129,7 +129,7 @@ def test_a_node_that_dies_is_a_failed_node(scheduler, slurm, asked):
         slurm.start_node("n2")
         slurm.run("scontrol", "update", "nodename=n2", "state=resume", check=False)
 
-    assert gone.kind == "node_failed"
+    assert gone.kind == "node_failed", gone.words
 
 
 def test_while_the_controller_restarts_nothing_is_gone(scheduler, slurm, asked):

@@ -37,7 +37,7 @@ _OLDER_NAMES: Final[Mapping[str, str]] = {
     Collective.ALL_GATHER_SINGLE: "all_gather_into_tensor",
     Collective.REDUCE_SCATTER_SINGLE: "reduce_scatter_tensor",
 }
-"""What torch before 2.12 calls them; later ones warn of it."""
+"""What torch up to 2.11 calls them; 2.13 warns of it."""
 
 
 class C10dAdapter(CommAdapter):

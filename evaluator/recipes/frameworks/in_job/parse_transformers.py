@@ -58,7 +58,7 @@ def parse(launcher, program, arguments, world_size):
         check(given)
     names = [a.dest for a in options._actions if own is None or a.dest in own]
     values = {f"--{name}": plain(getattr(given, name)) for name in names if hasattr(given, name)}
-    # Before 5.20 the only name is the old one.
+    # 5.23 has both names, 5.22 only the old one.
     recompute = getattr(given, "activation_checkpointing", None) or given.gradient_checkpointing
     values["--gradient_checkpointing"] = bool(recompute)
     for name in CONFIGS:

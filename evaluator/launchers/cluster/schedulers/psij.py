@@ -218,9 +218,9 @@ def job_state(state: str, words: str, ends_in_s: float | None) -> JobState:
 
 
 def _import_psij() -> None:
-    """Import PSI/J in a thread of its own, where it cannot handle SIGCHLD.
+    """Import PSI/J in another thread, where it cannot install its handler of SIGCHLD.
 
-    In the main thread it installs a handler while it is half imported. If a child ends just then,
+    In the main thread it does so while it is half imported. If a child ends just then,
     that import fails silently, and every child that ends later raises a NameError in our code.
     """
     logging.getLogger("psij.executors.local").setLevel(logging.ERROR)  # it warns about the thread

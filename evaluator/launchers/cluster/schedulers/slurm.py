@@ -139,8 +139,11 @@ class Slurm:
         if WAITS.match(state):
             return Waiting(reason if state == "PENDING" else state)
         if state in ENDS:
+            kind, log = ENDS[state], self._log_tail(job)
+            if kind == "cancelled":
+                kind = _logged_end(log, kind)
             why = state if reason == "None" else f"{state} ({reason})"
-            return Gone(ENDS[state], last_words(f"{why} {self._log_tail(job)}"))
+            return Gone(kind, last_words(f"{why} {log}"))
         return Running(nodes=self._hosts(nodes), ends_in_s=seconds(left))
 
     def cancel(self, job: str) -> None:
@@ -194,8 +197,7 @@ class Slurm:
             fields = ["--noheader", "--parsable2", "--format=State"]
             rows = self._ask("sacct", *fields, f"--jobs={job}")
             accounted, *_ = [*rows.split(), ""]
-        logged = (kind for logged, kind in LOGGED_ENDS.items() if logged in words)
-        kind = next(logged, ENDS.get(accounted, "ended"))
+        kind = _logged_end(words, ENDS.get(accounted, "ended"))
         words = last_words(f"{accounted} {words}")
         return Gone(kind, words or f"Slurm does not know job {job} any more")
 
@@ -306,6 +308,11 @@ class SlurmStep(Slurm):
 
     def _step_rows(self) -> list[str]:
         return self._listed("--steps", f"--jobs={self._allocation}", "--format=%i|%N|%j")
+
+
+def _logged_end(log: str, otherwise: GoneKind) -> GoneKind:
+    """How Slurm says in a job's log that it ended it, which is more exact than the job's state."""
+    return next((kind for words, kind in LOGGED_ENDS.items() if words in log), otherwise)
 
 
 def seconds(left: str) -> float | None:

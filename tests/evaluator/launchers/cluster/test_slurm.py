@@ -126,6 +126,22 @@ def test_every_state_of_a_job_is_understood(tools, recorded):
             assert state.kind == kind
 
 
+def test_a_cancelled_job_whose_log_tells_of_a_dead_node_is_a_failed_node(tools, tmp_path):
+    scheduler, log = Slurm(Cluster(), tools.environment), tmp_path / "agents.log"
+    tools.answer("sbatch", "12\n")
+    scheduler.submit(replace(REQUEST, log=log))
+    tools.answer("squeue", "CANCELLED|None|n[1-2]|0:59|main\n")
+    log.write_text(
+        "srun: error: Node failure on n2\n"
+        "slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-28T05:00:00 ***\n"
+    )
+
+    gone = scheduler.state("12")
+
+    assert isinstance(gone, Gone)
+    assert gone.kind == "node_failed"
+
+
 @pytest.mark.parametrize("recorded", ANSWERS["forgotten"], ids=lambda recorded: recorded["gone"])
 def test_a_forgotten_job_is_explained_by_its_accounts_or_its_log(tools, tmp_path, recorded):
     scheduler, log = Slurm(Cluster(), tools.environment), tmp_path / "agents.log"

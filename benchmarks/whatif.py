@@ -57,6 +57,7 @@ JOBS = {
     "8 ranks, skew, straggler": Shape(ranks=8, world=8, skew_us=250.0, straggler=5),
     "small operators": Shape(operators=3, layers=12, bus_gb_per_s=60.0),
 }
+PER_NODE = 2
 CHANGES = {
     "links x 2": (LINKS, {"bus_gb_per_s": 2.0}),
     "links x 4": (Question(bandwidth={"communication": 4.0}), {"bus_gb_per_s": 4.0}),
@@ -97,6 +98,12 @@ def oracle() -> int:
             changes.append(
                 ("no straggler", Question(no_straggler=True), replace(shape, straggler=None))
             )
+        if not shape.experts:  # their groups are taken to stay as they are
+            changes += [
+                (f"{nodes} nodes", Question(nodes=nodes), replace(shape, ranks=n, world=n))
+                for nodes in (8, 16)
+                for n in [nodes * PER_NODE]
+            ]
         for words, question, other in changes:
             answer = found.answer(question)
             assert not isinstance(answer, Unanswered), answer
@@ -121,7 +128,7 @@ def made(shape: Shape) -> TraceSet:
 
 def replayed(traces: TraceSet) -> WhatIf:
     """Its replay."""
-    found = WhatIf.of(traces, match(traces))
+    found = WhatIf.of(traces, match(traces), PER_NODE)
     assert isinstance(found, WhatIf), found
     return found
 

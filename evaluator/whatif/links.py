@@ -74,7 +74,7 @@ class Links:
         """Fit each tier to the collectives in these rows of the matches."""
         kind = matches.kind[instances]
         size = np.maximum(matches.group_size[instances], 1)
-        bus_bytes = matches.bytes[instances] * _factors(kind, size)
+        bus_bytes = matches.bytes[instances] * bus_factors(kind, size)
         fitted = {}
         for each in np.unique(tier).tolist():
             own = (tier == each) & (bus_bytes > 0) & (transfer_ns > 0)
@@ -117,7 +117,9 @@ def _fit(bus_bytes: NDArray[np.float64], took_ns: Nanoseconds) -> Link:
     return Link(latency_ns=float(latency_ns), bytes_per_ns=bandwidth)
 
 
-def _factors(kind: NDArray[np.int8], size: NDArray[np.int32]) -> NDArray[np.float64]:
+def bus_factors(
+    kind: NDArray[np.int8], size: NDArray[np.int32] | NDArray[np.float64]
+) -> NDArray[np.float64]:
     """The bus factor of each collective; a transfer between two ranks carries all of S."""
     factors = np.ones(kind.size)
     plain = (*TRANSFERS, CollectiveKind.BARRIER, CollectiveKind.OTHER)

@@ -4,10 +4,12 @@ An answer is the change of a replayed job against its unchanged replay, which mu
 was measured; where it does not, there is no answer.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Self
+from statistics import NormalDist
+from typing import Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +18,7 @@ from evaluator.traces.analysis.collectives import Matches
 from evaluator.traces.intervals import Nanoseconds
 from evaluator.traces.model import Activity, CollectiveKind, TraceSet
 from evaluator.whatif.graph import Graph
-from evaluator.whatif.links import Links, Tier, tier_of
+from evaluator.whatif.links import Links, Tier, bus_factors, tier_of
 from evaluator.whatif.path import CriticalPath, critical_path
 from evaluator.whatif.replay import Durations, Replay, ReplayError, Times
 from records.errors import StudyError
@@ -40,6 +42,17 @@ ACTIVITIES: Final[Mapping[str, Activity]] = {
     "compute": Activity.COMPUTE,
     "copies": Activity.COPY,
 }
+GROWING: Final = (
+    CollectiveKind.ALL_REDUCE,
+    CollectiveKind.ALL_GATHER,
+    CollectiveKind.REDUCE_SCATTER,
+    CollectiveKind.REDUCE,
+    CollectiveKind.BROADCAST,
+    CollectiveKind.BARRIER,
+)
+"""Collectives of data-parallel ranks, whose groups grow with the number of nodes."""
+Floats: TypeAlias = NDArray[np.float64]
+OpenPart: TypeAlias = Literal["least", "likely", "most"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +77,8 @@ class Question:
     no_straggler: bool = False
     ranks_per_node: int | None = None
     """How many ranks a node of the other machine holds, where that is asked."""
+    nodes: int | None = None
+    """On how many nodes as many more replicas do the same work each, where that is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +97,19 @@ class Answer:
     low_s: float
     high_s: float
     most_saved_s: float | None
+    work: float = 1.0
+    """How many times as much work as measured the step does."""
 
     @property
     def utility(self) -> float:
         """The share of the step that is saved, (T - T') / T; negative where it takes longer."""
         return 1 - self.predicted_s / self.replayed_s
+
+
+def expected_maximum(count: Floats) -> Floats:
+    """Return the expected maximum of so many standard normal values, by Blom's approximation."""
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((n - 0.375) / (n + 0.25)) for n in count.tolist()])
 
 
 @dataclass(frozen=True, kw_only=True)  # not slotted: what several questions share is kept
@@ -261,13 +284,17 @@ class WhatIf:
             )
         predicted_s = self.step_s(times)
         others_s = [predicted_s, self.step_s(self.replay.times(changed, possible_waits=True))]
-        slower = self._durations(question, greatest_latency=True)
+        slower = self._durations(question, open_part="most")
         assert isinstance(slower, Durations)
         if np.any(slower.transfer_ns != changed.transfer_ns):
             others_s += [
                 self.step_s(self.replay.times(slower, possible_waits=flag))
                 for flag in (False, True)
             ]
+        if question.nodes is not None:
+            faster = self._durations(question, open_part="least")
+            assert isinstance(faster, Durations)
+            others_s.append(self.step_s(self.replay.times(faster)))
         replayed_s = self.step_s(self.unchanged)
         off_s = abs(replayed_s - self.measured_s) + REPLAY_ERROR * replayed_s
         return Answer(
@@ -277,6 +304,7 @@ class WhatIf:
             low_s=min(others_s) - off_s,
             high_s=max(others_s) + off_s,
             most_saved_s=self._most_saved_s(changed, slower),
+            work=1.0 if question.nodes is None else self._growth(question.nodes),
         )
 
     def _most_saved_s(self, *variants: Durations) -> float | None:
@@ -314,15 +342,21 @@ class WhatIf:
         return work, calls.kind[row], calls.group_id[row]
 
     def _durations(
-        self, question: Question, *, greatest_latency: bool = False
+        self, question: Question, *, open_part: OpenPart = "likely"
     ) -> Durations | Unanswered:
+        """How long everything takes then; `open_part` is how much of what no trace tells counts."""
         recorded, works = self.recorded, self.graph.works
-        latency_ns = self.links.latency_ns(greatest=greatest_latency)
+        latency_ns = self.links.latency_ns(greatest=open_part == "most")
         joint = works.instance >= 0
         fixed_ns, took_ns = np.zeros(works.count), recorded.work_ns.astype(np.float64)
         fixed_ns[joint] = latency_ns[works.instance[joint]]
         took_ns[joint] = recorded.transfer_ns[works.instance[joint]]
         moving_ns = took_ns - fixed_ns
+        if question.nodes is not None:
+            grown = self._grown(question.nodes, fixed_ns, moving_ns, open_part)
+            if isinstance(grown, Unanswered):
+                return grown
+            fixed_ns, moving_ns = grown
         for name, factor in question.bandwidth.items():
             moving_ns[self._talking(name)] /= factor
         for name, factor in question.latency.items():
@@ -397,7 +431,7 @@ class WhatIf:
             )
         return numbers.index(rank)
 
-    def _slowness(self) -> NDArray[np.float64]:
+    def _slowness(self) -> Floats:
         """How much longer each kernel takes than on the median rank, shape (works,).
 
         By sums over all kernels of one name: what differs from call to call stays. Only ranks that
@@ -418,9 +452,86 @@ class WhatIf:
         slow[slow == 0] = 1
         return slow[works.rank, works.name]
 
-    def _on_larger_nodes(
-        self, ranks_per_node: int, took_ns: NDArray[np.float64]
-    ) -> NDArray[np.float64] | Unanswered:
+    def _grown(
+        self, nodes: int, fixed_ns: Floats, moving_ns: Floats, open_part: OpenPart
+    ) -> tuple[Floats, Floats] | Unanswered:
+        """Latency and the rest of each work where data-parallel groups span more nodes.
+
+        A collective of n ranks moves its bytes by the bus factor of n. Its latency grows with the
+        logarithm of n, as in a tree: not at all at least, and with n - 1 at most, as in a ring. The
+        last of more ranks comes later, but for the least: by how much more n normal arrivals
+        spread, whose deviation is the recorded one.
+        """
+        growth = self._growth(nodes)
+        work, kind, group = self._talk
+        between = self._tier_of_group(self.ranks_per_node)[group] == Tier.SCALE_OUT
+        grows = between & np.isin(kind, GROWING)
+        if not grows.any():
+            return Unanswered(
+                "no collective of data-parallel ranks between nodes shows how fast the links "
+                "there are"
+            )
+        work, kind, group = work[grows], kind[grows], group[grows]
+        size = self._group_sizes[group]
+        then = size * growth
+        fixed_ns, moving_ns = fixed_ns.copy(), moving_ns.copy()
+        moving_ns[work] *= bus_factors(kind, then) / bus_factors(kind, size)
+        if open_part == "least":
+            return fixed_ns, moving_ns
+        is_ring = open_part == "most"
+        fixed_ns[work] *= (then - 1) / (size - 1) if is_ring else np.log(then) / np.log(size)
+        instance = self.graph.works.instance[work]
+        later = expected_maximum(then) - expected_maximum(size)
+        fixed_ns[work] += np.append(self._arrival_spread_ns(whole=is_ring), 0)[instance] * later
+        return fixed_ns, moving_ns
+
+    def _growth(self, nodes: int) -> float:
+        """How many times as many nodes these are as those of the job, 1 or more."""
+        world, per_node = self.traces.world_size, self.ranks_per_node
+        if world is None:
+            raise StudyError(f"--nodes {nodes}: the traces do not say how many ranks the job had")
+        if per_node is None:
+            raise StudyError(
+                f"--nodes {nodes}: the traces do not say on how many nodes the job ran; "
+                "add --ranks-per-node N"
+            )
+        if nodes * per_node < world:
+            raise StudyError(
+                f"--nodes {nodes}: the job ran on {-(-world // per_node)}; ask for as many or more"
+            )
+        return nodes * per_node / world
+
+    @cached_property
+    def _group_sizes(self) -> Floats:
+        """The ranks of each group of the matches; an unnamed group holds all."""
+        whole = self.traces.world_size or len(self.traces.ranks)
+        sizes = [each.size or len(each.ranks or ()) or whole for each in self.matches.groups]
+        return np.array(sizes, np.float64)
+
+    def _arrival_spread_ns(self, *, whole: bool) -> Floats:
+        """The standard deviation over ranks of when they come to each joint collective.
+
+        Unless it is the `whole` one, it is that of ranks before the median: of others, a straggler
+        may be one, and more nodes need not have more of them.
+        """
+        works, count = self.graph.works, self.graph.instances.size
+        joint = np.flatnonzero(works.instance >= 0)
+        joint = joint[np.lexsort((works.start_ns[joint], works.instance[joint]))]
+        instance, start_ns = works.instance[joint], works.start_ns[joint].astype(np.float64)
+        shown = np.bincount(instance, minlength=count)
+        if whole:
+            centre_ns = np.bincount(instance, start_ns, count) / np.maximum(shown, 1)
+            apart_ns = start_ns - centre_ns[instance]
+        else:
+            first = np.searchsorted(instance, instance)
+            middle = [(shown[instance] - 1) // 2, shown[instance] // 2]
+            median_ns = np.mean([start_ns[first + place] for place in middle], axis=0)
+            apart_ns = math.sqrt(2) * np.minimum(start_ns - median_ns, 0)
+        squares = np.bincount(instance, apart_ns**2, count)
+        spread_ns: Floats = np.sqrt(squares / np.maximum(shown - 1, 1))
+        return spread_ns
+
+    def _on_larger_nodes(self, ranks_per_node: int, took_ns: Floats) -> Floats | Unanswered:
         """Durations where groups that then fit a node use the links within it."""
         link = self.links.fitted.get(Tier.SCALE_UP)
         if link is None or link.bytes_per_ns is None:

@@ -319,6 +319,7 @@ _Factors = Annotated[
     epilog=examples(
         "cclsearch trace whatif traces/",
         "cclsearch trace whatif traces/ --scale scale_out=2 --ranks-per-node 8",
+        "cclsearch trace whatif traces/ --nodes 64 --ranks-per-node 8",
         "cclsearch trace whatif trial:3 --scale all_gather=4 --no-straggler --json",
     )
 )
@@ -348,6 +349,15 @@ def whatif(
         int | None,
         typer.Option("--domain", metavar="N", min=1, help="Nodes hold N ranks each instead."),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes",
+            metavar="N",
+            min=1,
+            help="On N nodes, with the same work for each rank: more data-parallel replicas.",
+        ),
+    ] = None,
     ranks_per_node: Annotated[
         int | None,
         typer.Option(
@@ -368,7 +378,12 @@ def whatif(
     from search.traces import whatif as views
 
     asked = views.read_question(
-        scale or (), latency or (), slow or (), no_straggler=no_straggler, domain=domain
+        scale or (),
+        latency or (),
+        slow or (),
+        no_straggler=no_straggler,
+        domain=domain,
+        nodes=nodes,
     )
     found = options.read()
     replayed = views.open_whatif(found, ranks_per_node)

@@ -52,6 +52,7 @@ def read_question(
     *,
     no_straggler: bool,
     domain: int | None,
+    nodes: int | None,
 ) -> Question | None:
     """The question that options ask; None where they ask none. Raises StudyError for a bad one."""
     scaled = _factors(scale, "--scale")
@@ -74,6 +75,7 @@ def read_question(
         ranks={int(name): 1 / k for name, k in slowed.items()},
         no_straggler=no_straggler,
         ranks_per_node=domain,
+        nodes=nodes,
     )
     return None if asked == Question() else asked
 
@@ -130,6 +132,8 @@ def question_words(question: Question) -> str:
     ]
     if question.ranks_per_node is not None:
         parts.append(f"{format_count(question.ranks_per_node, 'rank')} in a node")
+    if question.nodes is not None:
+        parts.append(f"{format_count(question.nodes, 'node')} and the same work for each rank")
     if question.no_straggler:
         parts.append("no straggler")
     return one_line(", ".join(parts), 200)
@@ -159,6 +163,7 @@ def whatif_facts(whatif: WhatIf, answers: Mapping[str, Answer]) -> dict[str, obj
                 "high_s": answer.high_s,
                 "utility": answer.utility,
                 "most_saved_s": answer.most_saved_s,
+                "work": answer.work,
             }
             for words, answer in answers.items()
         ],
@@ -216,6 +221,15 @@ def answer_words(words: str, answer: Answer) -> str:
         f"{format_duration(answer.replayed_s)}: {less}; between {format_duration(answer.low_s)} "
         f"and {format_duration(answer.high_s)} by what the traces leave open"
     )
+    if answer.work != 1:
+        likely, low, high = (
+            f"{format_number(answer.work * answer.replayed_s / step_s)}x"
+            for step_s in (answer.predicted_s, answer.high_s, answer.low_s)
+        )
+        return (
+            f"{text}; it does {format_number(answer.work)}x the work, so throughput is {likely} "
+            f"({low} to {high})"
+        )
     if answer.most_saved_s is None:
         return text
     share = format_percent(answer.most_saved_s / answer.replayed_s)

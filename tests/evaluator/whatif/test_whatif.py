@@ -189,6 +189,36 @@ def test_tiers_are_told_apart_by_the_ranks_of_a_node():
         whatif(traces).answer(Question(bandwidth={"scale_up": 2.0}))
 
 
+@pytest.mark.parametrize("shape", [{}, {"bus_gb_per_s": 25.0}], ids=["sharded", "slow links"])
+def test_a_replay_on_more_nodes_is_the_run_on_them(shape):
+    found = whatif(generate_job(**shape), 2)
+    other = whatif(generate_job(**shape | {"ranks": 16, "world": 16}), 2)
+
+    answered = answer(found, Question(nodes=8))
+
+    assert answered.work == 4
+    assert answered.predicted_s == pytest.approx(other.measured_s, rel=WITHIN)
+    assert found.measured_s < answered.low_s < answered.predicted_s < answered.high_s
+
+
+def test_as_many_nodes_as_before_change_nothing():
+    answered = answer(whatif(generate_job(), 2), Question(nodes=2))
+
+    assert (answered.work, answered.predicted_s) == (1, answered.replayed_s)
+
+
+def test_what_more_nodes_bring_needs_nodes_that_are_known_and_links_between_them():
+    traces = generate_job()
+
+    with pytest.raises(StudyError, match=r"--nodes 8: the traces do not say .*--ranks-per-node"):
+        whatif(traces).answer(Question(nodes=8))
+    with pytest.raises(StudyError, match="--nodes 1: the job ran on 2; ask for as many or more"):
+        whatif(traces, 2).answer(Question(nodes=1))
+    refused = whatif(traces, 4).answer(Question(nodes=8))
+    assert isinstance(refused, Unanswered)
+    assert "no collective of data-parallel ranks between nodes" in refused.reason
+
+
 def test_a_replay_that_disagrees_with_the_trace_answers_nothing():
     found = whatif(generate_job())
 

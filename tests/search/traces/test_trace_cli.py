@@ -208,6 +208,16 @@ def test_people_read_what_faster_links_and_no_straggler_would_bring(cclsearch, t
     assert answer["low_s"] <= answer["step_s"] <= answer["high_s"]
 
 
+def test_people_read_how_throughput_grows_with_the_nodes(cclsearch, told):
+    asked = ("whatif", SYNTHETIC, "--nodes", "8", "--ranks-per-node", "2")
+    out = cclsearch("trace", *asked, "--no-cache").out
+    (answer,) = told(*asked)["answers"]
+
+    assert "with 8 nodes and the same work for each rank a step takes" in out
+    assert "it does 4x the work, so throughput is" in out
+    assert (answer["question"], answer["work"]) == ("8 nodes and the same work for each rank", 4)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -215,6 +225,7 @@ def test_people_read_what_faster_links_and_no_straggler_would_bring(cclsearch, t
         (("--scale", "scale_out"), "write NAME=K with K above 0"),
         (("--scale", "gemv=2"), "no kernel has this in its name"),
         (("--slow", "9=2"), "rank 9 left no trace"),
+        (("--nodes", "8"), "add --ranks-per-node N"),
     ],
 )
 def test_a_question_that_cannot_be_asked_says_what_to_do(cclsearch, options, words):

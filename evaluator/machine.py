@@ -39,6 +39,9 @@ _GPU = re.compile(
     r"(?:,\s*(?P<driver>[\w.]+)\s*,\s*(?:(?P<watts>\d{1,6}(?:\.\d+)?)|\[[^]]+\])\s*)?"
 )
 _GPU_FIELDS = "name,memory.total,uuid,driver_version,power.limit"
+_FREE = re.compile(
+    r"(?P<uuid>GPU-[-0-9a-f]+)\s*,\s*(?:(?P<mebibytes>\d{1,12})\s*,\s*Default|.*)\s*"
+)
 
 # How `local_environment` names the processor of CPU ranks.
 _CORES = re.compile(r", ([1-9]\d{0,5}) cores$")
@@ -96,6 +99,17 @@ def local_gpus() -> tuple[Gpu, ...]:
         )
         for row in (rows[index] for index in visible)
     )
+
+
+def shareable_gpu_bytes() -> tuple[int, ...]:
+    """Return the free memory of each GPU, as `local_gpus` orders them.
+
+    It is 0 where it is not known, and where no two processes may use the GPU at once.
+    """
+    lines = nvidia_smi("--query-gpu=uuid,memory.free,compute_mode", "--format=csv,noheader,nounits")
+    rows = [row for line in lines if (row := _FREE.fullmatch(line))]
+    visible = _visible([row["uuid"] for row in rows])
+    return tuple(int(rows[index]["mebibytes"] or 0) << 20 for index in visible)
 
 
 def nvidia_smi(*arguments: str) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from threading import Thread
 from typing import Protocol
 
 from evaluator.launchers.limits import free_memory_bytes
+from evaluator.machine import shareable_gpu_bytes
 from evaluator.ports import Job, JobResult, Launcher, PhaseListener
 from evaluator.rank.protocol import ANSWERS, GO, NO_MORE, READY, TURNS_VARIABLE, gate_name
 from records.errors import StudyError
@@ -26,6 +27,8 @@ TURN_TAKING_RECIPES = ("builtin", "collectives")
 """Recipes whose ranks wait for their turn."""
 MEMORY_SHARE = 0.5
 """Share of the free memory that interleaved launches may take."""
+GPU_MEMORY_SHARE = 0.8
+"""The same of a GPU; what the driver and NCCL take beside the tensors is in the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +44,21 @@ class InterleavedRun:
 
 def fits_together(study: Study, peak_memory_bytes: Sequence[tuple[int, ...]]) -> bool:
     """Whether launches that took this much on each rank may be on this machine together."""
-    can_wait = study.environment.device == "cpu" and study.launch.recipe in TURN_TAKING_RECIPES
-    if study.measure.together == "never" or study.contexts or not (can_wait and study.is_local):
+    can_wait = study.is_local and study.launch.recipe in TURN_TAKING_RECIPES
+    if study.measure.together == "never" or study.contexts or not can_wait:
         return False
-    return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
+    match study.environment.device:
+        case "cpu":
+            return sum(map(sum, peak_memory_bytes)) <= MEMORY_SHARE * free_memory_bytes()
+        case "cuda" if all(peak_memory_bytes):
+            # Rank r of every job is on GPU r.
+            taken = [sum(ranks) for ranks in zip_longest(*peak_memory_bytes, fillvalue=0)]
+            free = shareable_gpu_bytes()
+            return len(taken) <= len(free) and all(
+                rank <= GPU_MEMORY_SHARE * gpu for rank, gpu in zip(taken, free, strict=False)
+            )
+        case _:
+            return False
 
 
 def run_interleaved(

@@ -28,6 +28,9 @@ ORDER_ALPHA = 0.01
 LEAST_ROUNDS_PER_ORDER = 3
 ROUNDING = 1e-9
 LARGEST_LOG = 700.0
+EARLY_SHARE = 0.02
+"""Share of the error rate that is spent at each look before `min_rounds`, which sees only a
+difference that is far larger than the noise."""
 LOST_AMONG_MANY = "lost_among_many"
 """Reason of a claim that chance alone explains, given the number of comparisons."""
 FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
@@ -75,8 +78,9 @@ class DecisionRule:
     """How a decision is made: error rate, practical margin, and how many rounds it may take.
 
     With `look_often` the evidence may be looked at after every round, and the error rate holds for
-    all looks together; without, only once. Where several candidates are compared with one anchor,
-    a claim that one is faster or slower may err less often than an interval: `claim_alpha`.
+    all looks together; fewer than `min_rounds` then decide only a difference far larger than the
+    noise. Without it the evidence is looked at once. Where several candidates are compared with one
+    anchor, a claim that one is faster or slower may err less often than an interval: `claim_alpha`.
     """
 
     margin: float = 0.02
@@ -307,8 +311,8 @@ def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -
     if not all(_usable(side.value) for r in rounds for side in (r.candidate, r.anchor)):
         return Comparison(verdict=Verdict.UNKNOWN, reason="bad_time", round_count=len(rounds))
     logs = _logs(rounds, lambda launch: launch.value)
-    interval = _interval(logs, rule, noise) if len(rounds) >= rule.min_rounds else None
-    if interval is None:
+    interval = _interval(logs, rule, noise)
+    if interval is None or (len(rounds) < rule.min_rounds and not _is_plain(interval, rule)):
         return Comparison(
             verdict=Verdict.UNDECIDED,
             reason="too_few_rounds",
@@ -360,6 +364,11 @@ def _interval(logs: Sequence[float], rule: DecisionRule, noise: Noise | None) ->
     return _Interval(mean=mean, half=half, wide=wide, narrow=narrow, sd=sd, freedom=freedom)
 
 
+def _is_plain(interval: _Interval, rule: DecisionRule) -> bool:
+    """Whether a difference is so large that it needs no more rounds; no noise at all is chance."""
+    return rule.look_often and interval.sd > 0 and abs(interval.mean) - interval.wide > rule.band
+
+
 def _boundaries(count: int, freedom: int, rule: DecisionRule) -> Iterator[float]:
     """Half widths of the intervals of a mean, in standard deviations of one round."""
     for alpha in (rule.alpha, rule.claims_err, 2 * rule.alpha):
@@ -371,6 +380,8 @@ def _level(count: int, alpha: float, rule: DecisionRule) -> float:
     """How often an interval after this number of rounds may be wrong."""
     if not rule.look_often:
         return alpha
+    if count < rule.min_rounds:
+        return alpha * EARLY_SHARE
     return sequential_level(count, alpha=alpha, first=rule.min_rounds, last=rule.max_rounds)
 
 

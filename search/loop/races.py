@@ -510,7 +510,6 @@ class ConfirmationPlan:
         if not may_win:
             return
         launch_count = len(self.runner.recorded)
-        least = least_rounds(Purpose.RACE, self._measure)
         # Later trials must not use the launches that the final needs.
         spare = self._for_final() + remaining_launches(self.runner.study, history)
         for count in range(1, self._measure.race_rounds + 1):
@@ -524,7 +523,7 @@ class ConfirmationPlan:
             )
             race = judge_race(self._repeats, series, self._scoring, self._measure)
             broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
-            settled = count >= least and race is not None and race.comparison.settled
+            settled = race is not None and race.comparison.settled
             if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
         if race is not None and len(self.runner.recorded) > launch_count:

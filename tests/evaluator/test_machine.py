@@ -24,6 +24,7 @@ from evaluator.machine import (
     gpu_conditions,
     local_environment,
     local_gpus,
+    shareable_gpu_bytes,
     take_snapshot,
     this_machine,
     wait_for_quiet,
@@ -87,6 +88,21 @@ def test_only_the_gpus_that_cuda_shows_us_are_ours(asked, left, driver, monkeypa
 
     assert [gpu.name for gpu in local_gpus()] == left
     assert local_environment().device == ("cuda" if left else "cpu")
+
+
+@pytest.mark.parametrize(
+    ("rows", "mebibytes"),
+    [
+        (["GPU-00aa, 80000, Default", "GPU-11aa, 70000, Default"], [80000, 70000]),
+        (["GPU-00aa, 80000, Exclusive_Process", "GPU-11aa, 70000, Prohibited"], [0, 0]),
+        (["GPU-00aa, [N/A], Default"], [0]),
+        (["NVIDIA-SMI has failed"], []),
+    ],
+)
+def test_only_the_free_memory_of_a_gpu_for_several_processes_is_shared(rows, mebibytes, driver):
+    driver("\n".join(f"echo '{row}'" for row in rows))
+
+    assert shareable_gpu_bytes() == tuple(each << 20 for each in mebibytes)
 
 
 @pytest.mark.parametrize(

@@ -230,12 +230,30 @@ def test_launches_are_together_that_take_half_of_what_is_free(study, monkeypatch
 
 
 @pytest.mark.parametrize(
+    ("peaks", "fits"),
+    [
+        ([(400, 400), (400, 200)], True),
+        ([(400, 401), (400, 400)], False),
+        ([(400, 100), (400,)], True),
+        ([(401,), (400,)], False),
+        ([(100,), ()], False),  # nobody knows what it takes
+        ([(1, 1, 1), (1, 1, 1)], False),  # a GPU that the driver does not name
+    ],
+)
+def test_on_gpus_each_rank_must_fit_on_its_own(study, monkeypatch, peaks, fits):
+    monkeypatch.setattr(interleaved, "shareable_gpu_bytes", lambda: (1000, 1000))
+    on_gpus = replace(study, environment=replace(study.environment, device="cuda"))
+
+    assert fits_together(on_gpus, peaks) is fits
+
+
+@pytest.mark.parametrize(
     ("part", "changes", "fits"),
     [
         ("launch", {"recipe": "collectives"}, True),
         ("launch", {"recipe": "command"}, False),
         ("measure", {"together": "never"}, False),
-        ("environment", {"device": "cuda"}, False),
+        ("environment", {"device": "tpu"}, False),
     ],
 )
 def test_some_launches_are_never_together(study, part, changes, fits):

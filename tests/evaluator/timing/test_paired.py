@@ -131,6 +131,35 @@ def test_one_round_decides_only_with_noise_known_from_elsewhere():
     assert compare([0.5], [1.0], rule, noise=Noise(sd=0.5, freedom=10)).verdict is UNDECIDED
 
 
+@pytest.mark.parametrize(
+    ("candidate", "noise", "verdict"),
+    [
+        # At a noise of 1.1 %, Student's t of 3 rounds at 0.1 % is 31.6: the interval is +-21 %.
+        ([0.50, 0.51, 0.51], None, FAST),
+        ([2.00, 2.04, 2.04], None, SLOW),
+        ([0.80, 0.81, 0.82], None, UNDECIDED),
+        # Two rounds can hardly tell their own noise.
+        ([0.50, 0.51], None, UNDECIDED),
+        ([0.50], Noise(sd=0.02, freedom=10), FAST),
+        ([0.92], Noise(sd=0.02, freedom=10), UNDECIDED),
+        # Equal rounds say nothing about the noise, and none is early the same.
+        ([0.5, 0.5, 0.5], None, UNDECIDED),
+        ([1.0, 1.0001, 0.9999], None, UNDECIDED),
+    ],
+)
+def test_a_difference_far_larger_than_the_noise_needs_fewer_rounds(candidate, noise, verdict):
+    found = compare(candidate, ONES[: len(candidate)], STANDARD_RULE, noise=noise)
+
+    assert found.verdict is verdict
+    assert (found.reason == "too_few_rounds") is (verdict is UNDECIDED)
+
+
+def test_looked_at_once_even_a_large_difference_needs_all_rounds():
+    rule = replace(ONCE, min_rounds=4)
+
+    assert compare([0.50, 0.51, 0.51], [1.0] * 3, rule).verdict is UNDECIDED
+
+
 def test_a_noisy_pair_does_not_borrow_the_calm_of_others():
     rule = DecisionRule(min_rounds=2, max_rounds=4)
     wild = compare([0.3, 0.9], [1.0, 1.0], rule, noise=Noise(sd=0.001, freedom=100))

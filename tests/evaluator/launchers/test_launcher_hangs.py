@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -147,7 +148,8 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
     assert stacks.read_text() == f"asked dump --pid {os.getpid()}\n"
 
 
-def test_a_note_says_that_nothing_could_take_stacks(tmp_path):
+def test_a_note_says_that_nothing_could_take_stacks(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # beside ours py-spy may be
     take_stacks(
         [os.getpid()], rendezvous=tmp_path, folder=tmp_path, ranks=[0], environment={"PATH": ""}
     )

@@ -163,7 +163,7 @@ class SearchOptions:
 
 @app.command(
     epilog=examples(
-        "cclsearch run --objective step_time --trials 15",
+        "cclsearch run --objective step_time --trials 20",
         "cclsearch run --objective tokens_per_s -c study.toml",
         'cclsearch run --objective "0.5*rank_count/4 + 0.5*step_time/0.3"',
         "cclsearch run --objective step_time --objective gpus --limit 'peak_memory < 30 GiB'",

@@ -30,8 +30,9 @@ class Distances:
     """Distances between the configurations of one space, shaped (rows, columns, knobs), 0 to 1.
 
     The distance of numbers is that of their places among the choices, as a share of the largest,
-    so degrees that double are evenly spaced. The distance of texts, of switches, and of a value
-    from none is 1.
+    so degrees that double are evenly spaced. The distance of texts, of switches, and of those from
+    none is 1. None is beside the line of numbers, 1 from its ends: were it equally far from all of
+    them, no points would have these distances, and covariances would not be positive.
     """
 
     def __init__(self, space: Space) -> None:
@@ -68,8 +69,9 @@ def _table(knob: Knob) -> Floats:
     if isinstance(knob.choices[0], str | bool):
         np.fill_diagonal(table, 0)
         return table
-    steps = np.arange(count)
-    table[:count, :count] = np.abs(steps[:, None] - steps[None, :]) / max(1, count - 1)
+    places = np.arange(count) / max(1, count - 1)
+    table[:count, :count] = np.abs(places[:, None] - places[None, :])
+    table[count, :count] = table[:count, count] = np.sqrt(3 / 4 + (places - 1 / 2) ** 2)
     table[count, count] = 0
     return table
 

@@ -11,7 +11,7 @@ from policies.space import Space
 from records.study import Dimension, SearchSpace
 from records.trial import Config, History
 from search.strategies.cost_model import calibrate, estimated_parts
-from search.strategies.surrogate import LEAST_CONFIGS, Distances, Posterior, fit, importance
+from search.strategies.surrogate import LEAST_CONFIGS, Distances, Kernel, Posterior, fit, importance
 from tests.support import records as testing
 from tests.support.records import ENVIRONMENT, WORKLOAD
 
@@ -43,6 +43,32 @@ def test_distances_are_symmetric_and_zero_only_to_itself():
 
     assert (apart == apart.T).all()
     assert ((apart == 0) == np.eye(len(CONFIGS), dtype=bool)).all()
+
+
+@settings(deadline=None)
+@given(
+    st.integers(1, 9),
+    st.lists(st.floats(0.02, 50), min_size=3, max_size=3),
+    st.floats(0, 1),
+)
+def test_covariances_are_positive_where_a_number_may_be_missing(count, lengths, alone_share):
+    space = Space(
+        SearchSpace(
+            dimensions=(
+                Dimension(name="ring", choices=(True, False)),
+                Dimension(name="segment", choices=tuple(range(count)), when="ring"),
+                Dimension(name="eager", choices=(1, 2, 3)),
+            )
+        ),
+        WORKLOAD,
+        ENVIRONMENT,
+    )
+    apart = Distances(space).between(space.feasible, space.feasible)
+
+    covariances = Kernel(np.array(lengths), alone_share, variance=100.0).of(apart)
+
+    assert np.linalg.eigvalsh(covariances).min() > -1e-9
+    assert 0 <= apart.min() <= apart.max() <= 1
 
 
 def test_a_surrogate_believes_what_was_measured_and_doubts_what_is_far():

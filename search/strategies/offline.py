@@ -54,6 +54,9 @@ SAFE = 0.9
 """Share of the largest chance to run that counts as safe."""
 LEARNED_FROM = 5
 """Measured configurations from which on the model may end a search."""
+WORTH = 0.3
+"""Share of the margin that a launch must be expected to gain: a gain of 5 % is worth one even where
+it is unlikely."""
 CALM_LAUNCHES = 2
 """Launches that were expected to gain nothing, and did not, before a search ends."""
 
@@ -108,20 +111,20 @@ class HybridChooser(Chooser):
         left = worth_trying(study, history, untried(self.space, history))
         if len(left) <= remaining_launches(study, history):
             return None
-        gain = 0.0
+        gain, worth = 0.0, WORTH * study.measure.margin
         for back in range(CALM_LAUNCHES + 1):
             earlier = history if back == 0 else history.before(history.trials[-back].ordinal)
             if earlier.best is None or len(earlier.measured) < LEARNED_FROM:
                 return None
             before = worth_trying(study, earlier, untried(self.space, earlier))
             expected = math.expm1(math.exp(self._options(study, earlier, before).log_gains.max()))
-            if expected >= study.measure.margin:
+            if expected >= worth:
                 return None
             gain = gain or expected
         return (
             f"nothing is left to gain: the most promising of {len(left)} untried configurations "
-            f"is expected to improve on the best by {gain:.1%}, its chance to fail included, and "
-            f"less than {study.measure.margin:.0%} counts as no difference"
+            f"is expected to improve on the best by {gain:.2%}, its chance to fail included, and "
+            f"less than {worth:.2%} is not worth a launch"
         )
 
     def _from_earlier(self, study: Study, history: History) -> Choice | None:

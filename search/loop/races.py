@@ -14,7 +14,7 @@ from zlib import crc32
 from evaluator.evaluate import evidence
 from evaluator.metrics.registry import measure_all
 from evaluator.objective import Scoring
-from evaluator.timing.decision import Belief, Comparison, chance_of_claim
+from evaluator.timing.decision import Belief, Comparison, Verdict, chance_of_claim
 from records.study import Measure, Study
 from records.trial import (
     Config,
@@ -510,6 +510,7 @@ class ConfirmationPlan:
         if not may_win:
             return
         launch_count = len(self.runner.recorded)
+        least = least_rounds(Purpose.RACE, self._measure)
         # Later trials must not use the launches that the final needs.
         spare = self._for_final() + remaining_launches(self.runner.study, history)
         for count in range(1, self._measure.race_rounds + 1):
@@ -523,7 +524,7 @@ class ConfirmationPlan:
             )
             race = judge_race(self._repeats, series, self._scoring, self._measure)
             broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
-            settled = race is not None and race.comparison.settled
+            settled = race is not None and _is_settled(race.comparison, count >= least)
             if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
         if race is not None and len(self.runner.recorded) > launch_count:
@@ -572,6 +573,11 @@ class ConfirmationPlan:
         """Count the launches reserved to confirm the best, and for held-out contexts."""
         held_out = any(context.held_out for context in self.runner.study.contexts)
         return self._measure.confirm_rounds * (entrant_count + 2 * held_out)
+
+
+def _is_settled(found: Comparison, is_long: bool) -> bool:
+    """Whether further rounds are not needed; in a race that is not long, for a plain difference."""
+    return found.settled and (is_long or found.verdict in (Verdict.FAST, Verdict.SLOW))
 
 
 def _is_ahead(race: Race | None) -> bool:

@@ -67,7 +67,8 @@ def test_a_faster_trial_leads_once_it_has_won_a_race_against_who_leads(tabular):
 
     assert [(race.challenger, race.incumbent) for race in finding.races] == [(1, 0), (2, 1)]
     assert {race.comparison.verdict for race in finding.races} == {Verdict.FAST}
-    assert {race.comparison.round_count for race in finding.races} == {2}
+    # One round shows that twice as fast is faster, once the noise is known well enough.
+    assert [race.comparison.round_count for race in finding.races] == [2, 1]
     assert finding.winner == 2
     assert "compared: trial 1 against trial 0: 2.0" in study.said.getvalue()
 
@@ -389,10 +390,10 @@ def test_a_race_of_disturbed_rounds_is_decided_with_a_caveat(tabular):
 
     (race,) = finding.races
     assert race.comparison.verdict is Verdict.FAST
-    assert race.comparison.disturbed_count == race.comparison.round_count == 4
+    assert race.comparison.disturbed_count == race.comparison.round_count == 3
     assert finding.winner == 1
     assert "compared: trial 1 against trial 0: 2.00x better" in study.said.getvalue()
-    assert "4 interleaved rounds, all disturbed by other work" in study.said.getvalue()
+    assert "3 interleaved rounds, all disturbed by other work" in study.said.getvalue()
 
 
 def test_a_seed_that_fails_in_the_final_was_launched_again(tabular):

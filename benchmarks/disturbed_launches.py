@@ -9,6 +9,8 @@ it may be given up although it was fast. Two more columns show what smaller limi
 """
 
 import argparse
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -26,12 +28,16 @@ from records.trial import Config, Measured
 
 CONFIG = Config({"dp_replicate": 2, "micro_batch": 4, SLOWDOWN: 0})
 COMPUTE = "while True: sum(range(10000))"
-HALF = (
+PARTLY = (
     "import time\nwhile True:\n t = time.monotonic()\n"
-    " while time.monotonic() - t < .05: sum(range(1000))\n time.sleep(.05)"
+    " while time.monotonic() - t < {}: sum(range(1000))\n time.sleep({})"
 )
+HALF, QUARTER, TENTH = (PARTLY.format(s, 0.1 - s) for s in (0.05, 0.025, 0.01))
+ORPHAN = '"$0" -c "$1" > /dev/null 2>&1 & echo $!'
 LOADS = {
     "none": (),
+    "a tenth of one": (TENTH,),
+    "a quarter": (QUARTER,),
     "half of one": (HALF,),
     "one": (COMPUTE,),
     "two halves": (HALF, HALF),
@@ -63,13 +69,13 @@ def main() -> None:
                 taken = (conditions.others_cpu_share or 0) + (conditions.steal_share or 0)
                 found[name].append((taken, time_s / alone_s, conditions.largest_slowdown))
     print(file=sys.stderr)
-    print("others        share  slowdown (median, most)  limit  beyond it  beyond 1/(1 - share)")
+    print("others          share  slowdown (median, most)  limit  beyond it  beyond 1/(1 - share)")
     for name, rows in found.items():
         shares, slowed, limits = zip(*rows, strict=True)
         beyond = sum(s > limit for s, limit in zip(slowed, limits, strict=True))
         plain = sum(s > 1 / (1 - share) for s, share in zip(slowed, shares, strict=True))
         print(
-            f"{name:<12} {statistics.median(shares):6.0%} {statistics.median(slowed):11.2f}x "
+            f"{name:<14} {statistics.median(shares):6.0%} {statistics.median(slowed):11.2f}x "
             f"{max(slowed):8.2f}x {statistics.median(limits):10.2f}x {beyond:5} of {len(rows)} "
             f"{plain:9} of {len(rows)}"
         )
@@ -77,14 +83,16 @@ def main() -> None:
 
 @contextmanager
 def beside(programs: tuple[str, ...]) -> Iterator[None]:
-    """Run these programs meanwhile."""
-    started = [subprocess.Popen([sys.executable, "-c", program]) for program in programs]
+    """Run these programs meanwhile, as others' processes: our own would count as the job's."""
+    started = [
+        int(subprocess.check_output(["sh", "-c", ORPHAN, sys.executable, program]))
+        for program in programs
+    ]
     try:
         yield
     finally:
         for process in started:
-            process.kill()
-            process.wait()
+            os.kill(process, signal.SIGKILL)
 
 
 if __name__ == "__main__":

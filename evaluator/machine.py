@@ -459,6 +459,7 @@ class Snapshot:
     at_s: float
     busy_s: float
     steal_s: float
+    idle_s: float
     total_s: float
     own_s: float
     stalled_us: tuple[int | None, int | None, int | None]
@@ -476,6 +477,7 @@ def take_snapshot() -> Snapshot:
         at_s=time.perf_counter(),
         busy_s=busy_s,
         steal_s=cpu.steal,
+        idle_s=cpu.idle + cpu.iowait,
         total_s=busy_s + cpu.steal + cpu.idle + cpu.iowait,
         own_s=_own_cpu_s(),
         stalled_us=(_stalled_us("cpu"), _stalled_us("memory"), _stalled_us("io")),
@@ -507,6 +509,7 @@ def conditions_between(
         available_memory_bytes=min(before.available_memory_bytes, after.available_memory_bytes),
         cpu_clock_hz=after.cpu_clock_hz,
         cpu_temperature_celsius=after.cpu_temperature_celsius,
+        idle_cpu_share=max(0.0, after.idle_s - before.idle_s) / cpu_s if cpu_s > 0 else None,
         gpus=gpus,
     )
 

@@ -21,7 +21,7 @@ from policies.contract import environment_fields, workload_fields
 from policies.sandbox import SANDBOX_RULES
 from policies.space import Space
 from records.expression import Rule, format_bytes
-from records.machine import OTHERS_CPU_SHARE, Conditions
+from records.machine import Conditions
 from records.study import Environment, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
 from records.workload import Workload
@@ -189,9 +189,8 @@ def others_share(outcome: Outcome) -> float | None:
     if not isinstance(outcome, Measured):
         return None
     conditions = (one.conditions for one in outcome.measurements)
-    shares = [c.others_cpu_share or 0.0 for c in conditions if c is not None]
-    most = max(shares, default=0.0)
-    return most if most > OTHERS_CPU_SHARE else None
+    shares = [c.disturbing_share for c in conditions if c is not None]
+    return max((share for share in shares if share is not None), default=None)
 
 
 def _causes(history: History) -> dict[int, str]:

@@ -362,6 +362,17 @@ AT_POWER_CAP = GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("p
     [
         ({}, ()),  # at the limits a launch is quiet
         ({"others_cpu_share": 0.21}, ("other processes used 21% of the cores",)),
+        # Others that use idle cores make no rank wait, up to a half of those.
+        (
+            {"others_cpu_share": 0.06, "idle_cpu_share": 0.1},
+            ("other processes used 6% of the cores",),
+        ),
+        ({"others_cpu_share": 0.05, "idle_cpu_share": 0.0}, ()),
+        ({"others_cpu_share": 0.15, "idle_cpu_share": 0.3}, ()),
+        (
+            {"others_cpu_share": 0.21, "idle_cpu_share": 0.7},
+            ("other processes used 21% of the cores",),
+        ),
         ({"steal_share": 0.06}, ("the hypervisor gave away 6% of the cores",)),
         (
             {"gpus": (GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("heat",)),)},
@@ -378,6 +389,7 @@ def test_beyond_a_limit_a_launch_is_disturbed(changed, words):
     ("changed", "limit"),
     [
         ({}, 1.0),
+        ({"others_cpu_share": 0.08, "idle_cpu_share": 0.1, "steal_share": 0.0}, 1.32),
         ({"others_cpu_share": 0.5, "steal_share": None}, 4.0),
         ({"others_cpu_share": 0.25, "steal_share": 0.25}, 4.0),
         ({"others_cpu_share": 0.9, "steal_share": 0.1}, math.inf),

@@ -83,10 +83,10 @@ def main() -> int:
 
 
 def oracle() -> int:
-    """Predictions beside runs of the changed job; 1 where one is more than 1 % off.
+    """Compare predictions with runs of the changed job; return 1 if one is more than 1 % off.
 
-    On more nodes it is 1 where the run is not between the bounds: the made-up links have the same
-    latency between any number of ranks, the prediction has one that grows.
+    With more nodes, return 1 if a run is outside the bounds: the latency of the generated links
+    does not depend on the number of ranks, whereas the predicted latency grows with it.
     """
     worst, outside = 0.0, 0
     print(

@@ -104,7 +104,7 @@ def local_gpus() -> tuple[Gpu, ...]:
 def shareable_gpu_bytes() -> tuple[int, ...]:
     """Return the free memory of each GPU, as `local_gpus` orders them.
 
-    It is 0 where it is not known, and where no two processes may use the GPU at once.
+    It is 0 if it is unknown, or if only one process at a time may use the GPU.
     """
     lines = nvidia_smi("--query-gpu=uuid,memory.free,compute_mode", "--format=csv,noheader,nounits")
     rows = [row for line in lines if (row := _FREE.fullmatch(line))]

@@ -28,7 +28,7 @@ TURN_TAKING_RECIPES = ("builtin", "collectives")
 MEMORY_SHARE = 0.5
 """Share of the free memory that interleaved launches may take."""
 GPU_MEMORY_SHARE = 0.8
-"""The same of a GPU; what the driver and NCCL take beside the tensors is in the rest."""
+"""Likewise for a GPU; the rest is for the driver and NCCL, whose memory peaks do not include."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

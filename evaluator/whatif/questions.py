@@ -107,7 +107,7 @@ class Answer:
 
 
 def expected_maximum(count: Floats) -> Floats:
-    """Return the expected maximum of so many standard normal values, by Blom's approximation."""
+    """Return the expected maximum of `count` standard normal values, by Blom's approximation."""
     normal = NormalDist()
     return np.array([normal.inv_cdf((n - 0.375) / (n + 0.25)) for n in count.tolist()])
 
@@ -344,7 +344,7 @@ class WhatIf:
     def _durations(
         self, question: Question, *, open_part: OpenPart = "likely"
     ) -> Durations | Unanswered:
-        """How long everything takes then; `open_part` is how much of what no trace tells counts."""
+        """Return the changed durations; `open_part` chooses among values that no trace shows."""
         recorded, works = self.recorded, self.graph.works
         latency_ns = self.links.latency_ns(greatest=open_part == "most")
         joint = works.instance >= 0

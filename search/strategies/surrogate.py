@@ -30,9 +30,10 @@ class Distances:
     """Distances between the configurations of one space, shaped (rows, columns, knobs), 0 to 1.
 
     The distance of numbers is that of their places among the choices, as a share of the largest,
-    so degrees that double are evenly spaced. The distance of texts, of switches, and of those from
-    none is 1. None is beside the line of numbers, 1 from its ends: were it equally far from all of
-    them, no points would have these distances, and covariances would not be positive.
+    so degrees that double are evenly spaced. The distance between texts or switches, or
+    from one of them to none, is 1. None lies off the line of numbers, at a distance of 1 from both
+    ends. If it were equally far from every number, no points in space would have these distances,
+    and the covariance matrix would not be positive.
     """
 
     def __init__(self, space: Space) -> None:

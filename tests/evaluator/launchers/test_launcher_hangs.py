@@ -149,7 +149,8 @@ def test_a_program_that_spies_on_stacks_is_asked_about_processes_that_cannot_ans
 
 
 def test_a_note_says_that_nothing_could_take_stacks(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))  # beside ours py-spy may be
+    # py-spy may be installed next to our Python.
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     take_stacks(
         [os.getpid()], rendezvous=tmp_path, folder=tmp_path, ranks=[0], environment={"PATH": ""}
     )

@@ -30,10 +30,10 @@ class LlmExchange:
     """A finished conversation about one turn; its texts are JSON without credentials.
 
     `request` lists the bodies of all requests, `reply` an object for every answer: the index of its
-    `request`, the `form` of asking, the HTTP `status` or null, the `body` as text, and for how many
-    seconds the provider asked to be left alone, if it did. Of exchanges recorded earlier, `request`
-    is one body and the answers name none. `result` is `submitted`, or the reason why no policy came
-    of it.
+    `request`, the `form` of asking, the HTTP `status` or null, the `body` as text, for how many
+    seconds the provider asked to be left alone, if it did, and our `answer` to a question. Of
+    exchanges recorded earlier, `request` is one body and the answers name none. `result` is
+    `submitted`, or the reason why no policy came of it.
     """
 
     model: str

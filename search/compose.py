@@ -60,7 +60,7 @@ from search.transfer.trust import require_trust
 
 if TYPE_CHECKING:
     from search.llm.client import LlmClient
-    from search.llm.proposer import Turns
+    from search.llm.proposer import TraceAnswer, Turns
 
 
 MODEL_TURNS: Mapping[str, "Turns"] = {"hybrid": "seldom", "llm": "every"}
@@ -78,6 +78,8 @@ class Backend:
     model: "Callable[[Study, Callable[[str], None]], LlmClient]"
     """Makes the client of a study's model; the second argument receives notices for the user."""
     seed: Policy
+    trace_answer: "TraceAnswer | None" = None
+    """Answers the model's questions about traces; by default from those in the store."""
     again: tuple[Policy, ...] = ()
     """Policies that the strategy `replay` proposes, including the seed."""
     fits: Fits = fits_together
@@ -334,6 +336,7 @@ def _proposer(
         )
     # Imported here: the SDK takes seconds to load and the other strategies do without.
     from search.llm.proposer import LlmProposer
+    from search.llm.traces import TraceReader
 
     llm = with_price(study.llm)
     turns = partial(runner.store.turn_usages, runner.study_id)
@@ -346,6 +349,7 @@ def _proposer(
         chooser,
         turns=MODEL_TURNS[study.strategy],
         allowance=Allowance(study.budget, llm.model, llm.price, turns),
+        trace_answer=backend.trace_answer or TraceReader(runner.study_id, runner.store).answer,
         notice=notice,
         clock=backend.clock,
     )

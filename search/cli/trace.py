@@ -47,7 +47,6 @@ app = typer.Typer(
 
 CAVEAT_CHARS = 300
 MOST_CAVEATS = 8
-NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
 
 
 @app.command(
@@ -199,7 +198,7 @@ def diff(
     jobs = [open_traces(name, store, use_cache=not no_cache) for name in (before, after)]
     found = difference(jobs[0].traces, jobs[1].traces)
     if found is None:
-        raise StudyError(NOT_COMPARABLE)
+        raise StudyError(view.NOT_COMPARABLE)
     if as_json:
         heads = {"before": head_facts(jobs[0]), "after": head_facts(jobs[1])}
         typer.echo(json.dumps({**heads, **_facts(found)}))

@@ -13,17 +13,12 @@ from records.errors import CodecError, StudyError
 from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.study import Budget, Price
 from search.llm.messages import (
-    MOST_ESTIMATES,
     Answer,
     Block,
-    Draft,
-    EstimateRequest,
     Feedback,
     Form,
-    Problem,
     Prompt,
     Reply,
-    RetryAction,
     cut_for_good,
     draft_of,
     estimated_tokens,
@@ -32,9 +27,21 @@ from search.llm.messages import (
     no_message,
     refuses_tool,
 )
+from search.llm.tools import (
+    MOST_QUESTIONS,
+    SUBMIT_ONLY,
+    Draft,
+    EstimateRequest,
+    Problem,
+    Question,
+    RetryAction,
+    TraceQuestion,
+    question_names,
+)
 from search.settings import LlmSettings
 
 if TYPE_CHECKING:
+    from anthropic.types import ToolParam
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
 
 
@@ -44,9 +51,7 @@ MAX_REASKS = 3
 class Conversation:
     """The requests and answers of one turn; the store records its exchange."""
 
-    def __init__(
-        self, prompt: Prompt, settings: LlmSettings, *, may_estimate: bool = False
-    ) -> None:
+    def __init__(self, prompt: Prompt, settings: LlmSettings, tools: "Sequence[ToolParam]") -> None:
         self._settings = settings
         self._started_s = perf_counter()
         self._feedback: tuple[Feedback, ...] = ()
@@ -55,8 +60,8 @@ class Conversation:
         self.was_answered = False
         """Whether the model answered at least once."""
         self._reask_count = 0
-        self._estimates_left = MOST_ESTIMATES if may_estimate else 0
-        self._offers_estimates = may_estimate
+        self._questions_left = MOST_QUESTIONS
+        self._tools = tools
         self.prompt = prompt
         self.max_tokens = settings.max_output_tokens
         self.usage = TokenUsage()
@@ -69,7 +74,7 @@ class Conversation:
             self._feedback,
             settings=self._settings,
             max_tokens=self.max_tokens,
-            may_estimate=self._offers_estimates,
+            tools=self._tools,
         )
 
     def record_response(
@@ -102,16 +107,16 @@ class Conversation:
         self._feedback = (*self._feedback, feedback)
         return True
 
-    def add_estimates(self, words: str, blocks: Sequence[Block]) -> None:
-        """Add the answer to a call of the model."""
-        self._estimates_left -= 1
-        feedback = Feedback(blocks=blocks, words=words, is_estimate=True)
+    def add_answer(self, words: str, blocks: Sequence[Block]) -> None:
+        """Add the answer to a question of the model."""
+        self._questions_left -= 1
+        self._replies[-1]["answer"] = words
+        feedback = Feedback(blocks=blocks, words=words, is_answer=True)
         self._feedback = (*self._feedback, feedback)
 
-    @property
-    def may_estimate(self) -> bool:
-        """Whether the model may ask again in this turn."""
-        return self._estimates_left > 0
+    def may_ask(self, question: Question) -> bool:
+        """Whether the model may ask this in this turn."""
+        return self._questions_left > 0 and question.tool in question_names(self._tools)
 
     def restart(self, prompt: Prompt) -> None:
         """Start over with another prompt."""
@@ -233,25 +238,27 @@ class LlmClient:
         prompt: Prompt,
         check: Callable[[Draft], T | Problem],
         *,
-        estimate: Callable[[EstimateRequest], str] | None = None,
+        tools: "Sequence[ToolParam]" = SUBMIT_ONLY,
+        answer: Callable[[Question], str] = lambda _: "",
         shorter: Callable[[], Prompt] | None = None,
         allowance: Allowance | None = None,
     ) -> tuple[T | Problem, LlmExchange]:
         """Return what `check` makes of the model's policy, or why there is none.
 
-        What it objects to goes back to the model as feedback, and `estimate` answers what the model
-        asks before it submits a policy. `shorter` returns another prompt where the first is too
-        long. A request that the allowance refuses is not sent, so the exchange may be empty.
+        What it objects to goes back to the model as feedback, and `answer` answers what the model
+        asks with one of the `tools` before it submits a policy. `shorter` returns another prompt
+        where the first is too long. A request that the allowance refuses is not sent, so the
+        exchange may be empty.
         """
-        talk = Conversation(prompt, self._settings, may_estimate=estimate is not None)
+        talk = Conversation(prompt, self._settings, tools)
         while True:
             reply = self._reply(talk, allowance)
             draft = reply if isinstance(reply, Problem) else draft_of(reply)
-            if isinstance(draft, EstimateRequest):
-                if estimate is not None and isinstance(reply, Reply) and talk.may_estimate:
-                    talk.add_estimates(estimate(draft), reply.content or ())
+            if isinstance(draft, EstimateRequest | TraceQuestion):
+                if isinstance(reply, Reply) and talk.may_ask(draft):
+                    talk.add_answer(answer(draft), reply.content or ())
                     continue
-                draft = Problem(words="no more estimates in this turn")
+                draft = Problem(words=f"no more calls of {draft.tool} in this turn")
             found = draft if isinstance(draft, Problem) else check(draft)
             if not isinstance(found, Problem):
                 return found, _ended(talk, SUBMITTED)

@@ -7,7 +7,7 @@ from typing import Final
 from records.expression import format_bytes
 from records.study import Study
 from records.trial import Config, History
-from search.llm.messages import EstimateRequest
+from search.llm.tools import EstimateRequest
 from search.loop.learned import LearnedConstraint
 from search.loop.relative_speed import RelativeSpeeds
 from search.loop.trial import duplicate_of

@@ -1,11 +1,10 @@
 """Requests and replies of the Messages API, as values; opens no connection.
 
-The prompt, the tool and the feedback on rejected replies make up a request. A reply holds a policy,
-or a `Problem` says why not and which action may help.
+The prompt, the tools and the feedback on replies make up a request. A reply holds a policy or a
+question, or a `Problem` says why not and which action may help.
 """
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,22 @@ from itertools import islice
 from textwrap import dedent
 from typing import TYPE_CHECKING
 
-from policies.sandbox import SandboxLimits
-from records.errors import shown
 from records.llm_exchange import TokenUsage
+from search.llm.tools import (
+    MAX_CODE_BYTES,
+    MOST_QUESTIONS,
+    SUBMIT_ONLY,
+    TOOL_NAME,
+    Draft,
+    Problem,
+    Question,
+    RetryAction,
+    called,
+    checked,
+    question_names,
+    speedup_of,
+    submitted,
+)
 from search.settings import OFFLINE, LlmSettings
 
 if TYPE_CHECKING:
@@ -35,39 +47,6 @@ def estimated_tokens(text: str) -> int:
     """
     return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
 
-
-class RetryAction(StrEnum):
-    """What may still lead to a policy."""
-
-    REPLY = "reply"
-    """Ask again with the error as feedback."""
-    LONGER_REPLY = "longer reply"
-    """Ask for a shorter reply, or allow a longer one."""
-    PROMPT = "prompt"
-    """Send a shorter prompt."""
-    TIME = "time"
-    """Try in a later turn."""
-    USER = "user"
-    """Only the user can help: no later request of this run can succeed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """What is wrong, in one line, and what to do where only the user can act."""
-
-    words: str
-    action: RetryAction = RetryAction.REPLY
-    wait_s: float | None = None
-    """The wait that the provider asks for, where it is longer than a turn may wait."""
-
-
-TOOL_NAME = "submit_policy"
-ESTIMATE_NAME = "estimate"
-MOST_ESTIMATES = 5
-"""Calls of `estimate` in one turn."""
-MAX_CODE_BYTES = SandboxLimits().source_bytes
-LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
-"""Bounds of the expected speedup over the best so far."""
 
 _FENCE = re.compile(
     r"^(?P<indent>[ \t]*+)(?P<fence>`{3,}|~{3,})[ \t]*(?:python|py|python3)?[ \t]*\r?\n"
@@ -145,34 +124,14 @@ class Reply:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
-    """A policy as the model submitted it; one in plain text may lack the expected speedup."""
-
-    code: str
-    rationale: str = ""
-    expected_speedup: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EstimateRequest:
-    """Settings whose result the model wants to know before it submits a policy."""
-
-    configs: tuple[Mapping[str, object], ...]
-
-
-def draft_of(reply: Reply) -> Draft | EstimateRequest | Problem:
+def draft_of(reply: Reply) -> Draft | Question | Problem:
     """Return the policy in a reply, what the model asks before it, or why there is neither."""
     stopped = _stopped(reply)
     if stopped is not None:
         return stopped
     match reply.calls:
-        case [call] if call.name == TOOL_NAME:
-            return _from_tool(call.input)
-        case [call] if call.name == ESTIMATE_NAME:
-            return _asked(call.input)
         case [call]:
-            return Problem(words=f"the model called {call.name!r} instead of {TOOL_NAME}")
+            return called(call.name, call.input)
         case [_, *_] as calls:
             return Problem(words=f"the reply calls tools {len(calls)} times; call {TOOL_NAME} once")
     text = "\n".join(block.text or "" for block in reply.content or ())
@@ -196,29 +155,6 @@ def _stopped(reply: Reply) -> Problem | None:
     return None
 
 
-def _asked(given: object) -> EstimateRequest | Problem:
-    match given:
-        case {"configs": [_, *_] as configs} if all(isinstance(each, dict) for each in configs):
-            return EstimateRequest(configs=tuple(configs))
-    return Problem(words=f"{ESTIMATE_NAME} takes configs, a list of objects of settings")
-
-
-def _from_tool(given: object) -> Draft | Problem:
-    match given:
-        case {"code": str(code), **rest}:
-            speedup = _speedup(rest.get("expected_speedup"))
-            if isinstance(speedup, Problem):
-                return speedup
-            stated = rest.get("rationale")
-            rationale = stated.strip() if isinstance(stated, str) else ""
-            return _checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
-        case {"code": code}:
-            return Problem(words=f"the submitted code is of type {type(code).__name__}, not text")
-        case dict():
-            return Problem(words="the submission has no code")
-    return Problem(words=f"the submission is of type {type(given).__name__}, not an object")
-
-
 def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
     fenced = [
         (m.start(), dedent(m["code"]) if m["indent"] else m["code"]) for m in _FENCE.finditer(text)
@@ -227,16 +163,16 @@ def _from_text(text: str, stop_reason: str | None) -> Draft | Problem:
     if not policies:
         call = _written_call(text)
         none = Problem(words=f"the reply (stop reason {stop_reason}) holds no policy")
-        return none if call is None else _from_tool(call)
+        return none if call is None else submitted(call)
     words = text[: policies[0][0]].strip()
-    speedup = _speedup(stated[-1]) if (stated := _SPEEDUP.findall(words)) else None
+    speedup = speedup_of(stated[-1]) if (stated := _SPEEDUP.findall(words)) else None
     if isinstance(speedup, Problem):
         return speedup
     code = policies[-1][1]
     rationale = _SPEEDUP.sub("", words).strip()
     if any(other != code for _, other in policies):
         rationale = f"(the last of {len(policies)} policies in one reply) {rationale}".strip()
-    return _checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
+    return checked(Draft(code=code, rationale=rationale, expected_speedup=speedup))
 
 
 def _written_call(text: str) -> Mapping[str, object] | None:
@@ -272,51 +208,19 @@ def _call_input(given: object) -> Mapping[str, object] | None:
     return None
 
 
-def _speedup(given: object) -> float | Problem:
-    """Return the expected speedup, which models also write as text."""
-    how = (
-        f"give the speedup over the best so far, from {LEAST_SPEEDUP:g} to {MOST_SPEEDUP:g}: "
-        "1.2 is 1.2 times as fast"
-    )
-    if given is None:
-        return Problem(words=f"expected_speedup is missing; {how}")
-    try:
-        number = float(given) if isinstance(given, str | int | float) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if isinstance(given, bool) or not LEAST_SPEEDUP <= number <= MOST_SPEEDUP:
-        return Problem(words=f"expected_speedup is {shown(given)}; {how}")
-    return number
-
-
-def _checked(draft: Draft) -> Draft | Problem:
-    """Return the draft, unless its code cannot run in the sandbox."""
-    if not draft.code.strip():
-        return Problem(words="the submitted code is empty")
-    if "\0" in draft.code:
-        line = draft.code.count("\n", 0, draft.code.index("\0")) + 1
-        return Problem(words=f"the submitted code holds a null byte in line {line}")
-    size_bytes = len(draft.code.encode())
-    if size_bytes > MAX_CODE_BYTES:
-        return Problem(
-            words=f"the submitted code is {size_bytes} bytes long; the limit is {MAX_CODE_BYTES}"
-        )
-    return draft
-
-
 SHOWN_CHARS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feedback:
-    """A reply and our answer: why it is rejected, or what it asked to estimate.
+    """A reply and our answer: why it is rejected, or what it asked.
 
     A reply without blocks is not sent back.
     """
 
     blocks: Sequence[Block]
     words: str
-    is_estimate: bool = False
+    is_answer: bool = False
 
     def reply(self) -> "list[ContentBlockParam]":
         """Return the reply unchanged; providers require it before the tool result."""
@@ -328,14 +232,14 @@ class Feedback:
 
     def answer(self, how: str, *, is_shown: bool) -> "list[ContentBlockParam]":
         """Return our answer, as the result of each tool call if those are sent back."""
-        words = self.words if self.is_estimate else f"Rejected: {self.words}\n{how}"
+        words = self.words if self.is_answer else f"Rejected: {self.words}\n{how}"
         if not self.calls or not is_shown:
             return [{"type": "text", "text": words}]
         return [
             {
                 "type": "tool_result",
                 "tool_use_id": block.id or "",
-                "is_error": not self.is_estimate,
+                "is_error": not self.is_answer,
                 "content": words,
             }
             for block in self.calls
@@ -377,64 +281,7 @@ def _bounded(text: str) -> str:
     return text if len(text.encode()) <= MAX_CODE_BYTES else f"{text[:SHOWN_CHARS]} ... (cut)"
 
 
-_TOOL: "ToolParam" = {
-    "name": TOOL_NAME,
-    "description": "Submit the complete policy: it is checked, then launched and measured.",
-    "input_schema": {
-        "type": "object",
-        "properties": {
-            "rationale": {
-                "type": "string",
-                "description": (
-                    "Why this configuration, in at most three sentences: what takes the time now, "
-                    "and how this changes it."
-                ),
-            },
-            "expected_speedup": {
-                "type": "number",
-                "minimum": LEAST_SPEEDUP,
-                "maximum": MOST_SPEEDUP,
-                "description": (
-                    "Expected speedup over the best so far: 1.2 is 1.2 times as fast, 0.9 slower. "
-                    "Later turns compare it with the measurement. 1 while nothing is measured."
-                ),
-            },
-            "code": {
-                "type": "string",
-                "description": "Complete Python module that defines generate_config.",
-            },
-        },
-        "required": ["rationale", "expected_speedup", "code"],
-    },
-}
-
-_ESTIMATE: "ToolParam" = {
-    "name": ESTIMATE_NAME,
-    "description": (
-        "Ask what to expect of configurations before you submit one; nothing is launched. Of each "
-        "you learn whether it is valid and new, its expected speedup over the best with the "
-        "interval of an offline model that learns from the trials, its chance to run, its "
-        "estimated memory, the largest parts of its step, and the nearest measured trial."
-    ),
-    "input_schema": {
-        "type": "object",
-        "properties": {
-            "configs": {
-                "type": "array",
-                "description": "Up to 8 configurations. Knobs left out stay as in the best so far.",
-                "items": {"type": "object"},
-                "minItems": 1,
-            }
-        },
-        "required": ["configs"],
-    },
-}
-
 _BY_TOOL = f"Submit one complete policy by calling the tool {TOOL_NAME} exactly once."
-_BEFORE = (
-    f"You may first call {ESTIMATE_NAME} to compare configurations, at most {MOST_ESTIMATES} times "
-    "in this turn. "
-)
 _BY_TEXT = (
     "Answer with at most three sentences of rationale, then a line such as `expected_speedup: 1.2` "
     "(the expected speedup over the best so far), then one complete policy in a single fenced code "
@@ -473,18 +320,19 @@ def message_request(
     *,
     settings: LlmSettings,
     max_tokens: int,
-    may_estimate: bool = False,
+    tools: "Sequence[ToolParam]" = SUBMIT_ONLY,
 ) -> "MessageCreateParamsNonStreaming":
     """Body of one Messages request, its unchanging part first and marked for caching.
 
-    `feedback` holds the earlier replies to this prompt with our answers, oldest first.
+    `feedback` holds the earlier replies to this prompt with our answers, oldest first. `tools` are
+    offered unless the form is text.
     """
     system: list[TextBlockParam] = [
         {"type": "text", "text": prompt.system},
         # An hour, because one trial often takes longer than the default of five minutes.
         {"type": "text", "text": prompt.task, "cache_control": {"type": "ephemeral", "ttl": "1h"}},
     ]
-    before = _BEFORE if may_estimate and form is Form.AUTO else ""
+    before = _before(tools) if form is Form.AUTO else ""
     body: MessageCreateParamsNonStreaming = {
         "model": settings.model,
         "max_tokens": max_tokens,
@@ -496,9 +344,17 @@ def message_request(
     if settings.thinking_tokens is not None:
         body["thinking"] = {"type": "enabled", "budget_tokens": settings.thinking_tokens}
     if form is Form.AUTO:
-        body["tools"] = [_ESTIMATE, _TOOL] if may_estimate else [_TOOL]
+        body["tools"] = list(tools)
         body["tool_choice"] = {"type": "auto", "disable_parallel_tool_use": True}
     return body
+
+
+def _before(tools: "Sequence[ToolParam]") -> str:
+    """Return how often the model may ask before it submits a policy."""
+    names = " and ".join(question_names(tools))
+    if not names:
+        return ""
+    return f"You may first call {names}, at most {MOST_QUESTIONS} times in this turn. "
 
 
 def _messages(question: str, form: Form, feedback: Sequence[Feedback]) -> "list[MessageParam]":

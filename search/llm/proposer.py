@@ -12,8 +12,17 @@ from records.study import Study
 from records.trial import Config, History, Policy, Prediction
 from search.llm.client import Allowance, LlmClient
 from search.llm.estimates import Estimator
-from search.llm.messages import Draft, Problem, Prompt, RetryAction, estimated_tokens
+from search.llm.messages import Prompt, estimated_tokens
 from search.llm.prompt import PromptWriter
+from search.llm.tools import (
+    Draft,
+    EstimateRequest,
+    Problem,
+    Question,
+    RetryAction,
+    TraceQuestion,
+    offered_tools,
+)
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.learned import learned_constraints
 from search.loop.ports import Proposal
@@ -24,6 +33,8 @@ from search.study.spaces import PreparedStudy
 
 Turns: TypeAlias = Literal["every", "seldom"]
 """Which turns the model takes: all, or the first few and those where the search is stuck."""
+TraceAnswer: TypeAlias = Callable[[TraceQuestion, History], str]
+"""Answers a question about the traces of a trial of the history."""
 
 CANDIDATE_COUNT = 5
 FIRST_TURNS, FLAT_LAUNCHES = 3, 2
@@ -53,6 +64,7 @@ class LlmProposer:
     _: KW_ONLY
     turns: Turns
     allowance: Allowance | None = None
+    trace_answer: TraceAnswer | None = None
     notice: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     name: ClassVar[str] = "llm"
@@ -133,13 +145,22 @@ class LlmProposer:
             config = precheck(self.prepared, policy, history)
             return Problem(words=config) if isinstance(config, str) else (policy, config)
 
+        def answer(question: Question) -> str:
+            if isinstance(question, EstimateRequest):
+                return estimator.answer(question)
+            return "" if self.trace_answer is None else self.trace_answer(question, history)
+
         def shorter() -> Prompt:
             return write(turn_tokens=estimated_tokens(prompt.turn) // 2)
 
         accepted, exchange = self.client.ask(
             prompt,
             check,
-            estimate=None if study.contexts else estimator.answer,
+            tools=offered_tools(
+                estimates=not study.contexts,
+                traces=self.trace_answer is not None and study.measure.profiled_steps > 0,
+            ),
+            answer=answer,
             shorter=shorter,
             allowance=self.allowance,
         )

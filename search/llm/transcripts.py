@@ -11,17 +11,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from itertools import takewhile
 from operator import eq
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from records.codec import from_json
 from records.errors import CclsearchError, CodecError
 from records.llm_exchange import LlmExchange
 from records.study import digest
-from search.llm.messages import Answer, Reply
-
-if TYPE_CHECKING:
-    pass
-
+from search.llm.messages import Answer, Reply, draft_of
+from search.llm.tools import TraceQuestion
 
 BEFORE_CHARS, AFTER_CHARS = 24, 48
 
@@ -129,12 +126,21 @@ def recorded_turns(exchange: LlmExchange, trial: int | None = None) -> tuple[Rec
     bodies = from_json(tuple[dict[str, object], ...], exchange.request)
     rows = from_json(tuple[_Row, ...], exchange.reply)
     turns = (
-        RecordedTurn(
-            body=body, answers=tuple(r.answer for r in rows if r.request == n), trial=trial
-        )
+        RecordedTurn(body=body, answers=tuple(r.sent for r in rows if r.request == n), trial=trial)
         for n, body in enumerate(bodies)
     )
     return tuple(turn for turn in turns if turn.answers)
+
+
+def trace_answers(exchange: LlmExchange) -> Mapping[TraceQuestion, str]:
+    """Return what the model was answered in one turn about traces, by its questions."""
+    answers: dict[TraceQuestion, str] = {}
+    for row in from_json(tuple[_Row, ...], exchange.reply):
+        if row.answer is not None:
+            question = draft_of(from_json(Reply, row.body))
+            if isinstance(question, TraceQuestion):
+                answers[question] = row.answer
+    return answers
 
 
 class TranscriptTransport:
@@ -184,7 +190,10 @@ class _Row:
     form: str = ""
     request: int = 0
     retry_after_s: float | None = None
+    answer: str | None = None
+    """What we answered to the question in this reply."""
 
     @property
-    def answer(self) -> Answer:
+    def sent(self) -> Answer:
+        """The answer of the provider."""
         return Answer(text=self.body, status=self.status, retry_after_s=self.retry_after_s)

@@ -28,7 +28,13 @@ from records.trial import (
 )
 from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
-from search.llm.transcripts import Diverged, TranscriptTransport, recorded_turns
+from search.llm.tools import TraceQuestion
+from search.llm.transcripts import (
+    Diverged,
+    TranscriptTransport,
+    recorded_turns,
+    trace_answers,
+)
 from search.loop.batch import Capacity
 from search.loop.budget import NO_TIME
 from search.loop.leader import took_turns
@@ -351,6 +357,13 @@ def _leg(
     talks = (talk for n, talk in sorted(record.exchanges.items()) if n >= progress.trials)
     host = next((talk.host for talk in talks if talk.host), None)
     evaluator = RecordedEvaluator(record, progress, before_launch)
+    answers = {ordinal: trace_answers(talk) for ordinal, talk in record.exchanges.items()}
+
+    def trace_answer(question: TraceQuestion, history: History) -> str:
+        """Return the recorded answer: the traces themselves may be gone."""
+        turn = len(history) + len(history.pending)
+        return answers.get(turn, {}).get(question, "")
+
     backend = Backend(
         scrubber=None,
         evaluator=evaluator,
@@ -360,6 +373,7 @@ def _leg(
             transport,
         ),
         seed=record.seed,
+        trace_answer=trace_answer,
         again=policies,
         fits=evaluator.took_turns,
         capacity=Capacity(

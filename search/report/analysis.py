@@ -20,6 +20,7 @@ from search.loop.study_result import leader_of
 from search.report.data import ReportData, known_space
 from search.report.explored import TIP_CHARS
 from search.strategies.surrogate import LEAST_CONFIGS, KnobEffect, importance
+from search.traces.whatif import saved_table
 from search.views.charts import Row, rows_chart, stacked
 from search.views.document import (
     Block,
@@ -220,29 +221,12 @@ def time_section(
     )
 
 
-FASTER: Final[Mapping[str, str]] = {
-    "utility_communication": "all links of twice the bandwidth",
-    "utility_scale_up_bandwidth": "links within nodes of twice the bandwidth",
-    "utility_scale_out_bandwidth": "links between nodes of twice the bandwidth",
-    "utility_scale_up_domain": "nodes of twice as many ranks",
-    "utility_compute": "compute kernels of half the duration",
-    "utility_no_straggler": "no straggler",
-}
-"""What the metrics of a replay change."""
-
-
 def faster_section(best: Trial | None, study_id: str) -> Section | None:
     """What other hardware would bring the best trial; None where no trace of it can be replayed."""
-    metrics = best.outcome.metrics if best and isinstance(best.outcome, Measured) else ()
-    saved = {metric.name: metric.value for metric in metrics if metric.name in FASTER}
-    if best is None or not saved:
+    outcome = None if best is None else best.outcome
+    table = saved_table(outcome) if isinstance(outcome, Measured) else None
+    if best is None or table is None:
         return None
-    order = sorted(saved, key=lambda name: -saved[name])
-    rows = (
-        TableRow.of(FASTER[name], number(saved[name], format_percent(saved[name])))
-        for name in order
-    )
-    about = "Share of the step that would be saved, by a replay of the traces"
     return Section(
         name="faster",
         heading="What faster hardware would bring",
@@ -250,7 +234,7 @@ def faster_section(best: Trial | None, study_id: str) -> Section | None:
         "nothing of it was measured. "
         f"`cclsearch trace whatif trial:{study_id}:{best.ordinal}` has the bounds and other "
         "changes.",
-        blocks=(Table(about=about, headings=("with", "saved"), rows=tuple(rows)),),
+        blocks=(table,),
     )
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
 from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
@@ -16,8 +17,9 @@ from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, Trial
 from search.settings import open_store
-from search.storage import read_stored_traces, require_files, trace_files
+from search.storage import is_trace, read_stored_traces, require_files, trace_files
 from search.views.console import progress_bar
+from search.views.format import format_decimal_bytes
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots, because results are cached
@@ -100,3 +102,21 @@ def trial_traces(row: StudyRow, trial: Trial, records: Store) -> OpenTraces:
     else:
         seen = Evidence(traces=traces, workload=study.workload, environment=study.environment)
     return OpenTraces(name=name, evidence=seen, traces=traces)
+
+
+MOST_READ_BYTES: Final = 32 << 20
+"""Larger traces are read on demand only: it takes seconds."""
+
+
+def small_traces(row: StudyRow, trial: Trial, records: Store) -> OpenTraces:
+    """The same where they are read in seconds.
+
+    Raises as `trial_traces`, and StudyError where they are larger.
+    """
+    size_bytes = sum(a.size_bytes for a in trial.outcome.artifacts if is_trace(a.name, row.study))
+    if size_bytes > MOST_READ_BYTES:
+        raise StudyError(
+            f"The traces are too large to be read here ({format_decimal_bytes(size_bytes)}); see "
+            f"cclsearch trace breakdown trial:{row.id}:{trial.ordinal} --timeline timeline.svg"
+        )
+    return trial_traces(row, trial, records)

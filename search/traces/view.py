@@ -12,9 +12,8 @@ from records.errors import StoreError, StudyError
 from records.store.rows import StudyRow
 from records.store.store import Store
 from records.trial import Measured, Trial
-from search.storage import is_trace
 from search.traces.merge import clock_words
-from search.traces.open import OpenTraces, trial_traces
+from search.traces.open import OpenTraces, small_traces
 from search.traces.plots import bandwidth_chart, breakdown_chart, timeline_chart
 from search.traces.tables import COLUMNS, Row, table_rows
 from search.views.document import (
@@ -47,6 +46,7 @@ MOST_ROWS: Final = 200
 TEXT_CHARS: Final = 4000
 BAR_CELLS = 12
 NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
+NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
 NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
 PARTS: Final = (
     ("compute", "compute_s"),
@@ -413,27 +413,13 @@ def _plain_cell(value: object) -> Cell | str:
             return str(value)
 
 
-MOST_DRAWN_BYTES: Final = 32 << 20
-"""Larger traces are drawn on demand only: it takes seconds to read them."""
-
-
 def trial_timeline(row: StudyRow, trial: Trial, records: Store) -> list[Block]:
     """What each rank did in one step of a trial, or why not; nothing where none was profiled."""
     outcome = trial.outcome
     if not isinstance(outcome, Measured) or outcome.breakdown is None:
         return []
-    size_bytes = sum(a.size_bytes for a in outcome.artifacts if is_trace(a.name, row.study))
-    if size_bytes > MOST_DRAWN_BYTES:
-        size = format_decimal_bytes(size_bytes)
-        which = f"trial:{row.id}:{trial.ordinal}"
-        return [
-            _text(
-                f"The traces are too large to be drawn here ({size}); draw them with "
-                f"cclsearch trace breakdown {which} --timeline timeline.svg"
-            )
-        ]
     try:
-        traces = trial_traces(row, trial, records).traces
+        traces = small_traces(row, trial, records).traces
         drawn = timeline_chart(traces, f"trial {trial.ordinal}")
     except (StudyError, StoreError) as error:
         return [_text(str(error))]

@@ -16,6 +16,7 @@ from evaluator.whatif.questions import (
     WhatIf,
 )
 from records.errors import StudyError
+from records.trial import Measured
 from search.traces.merge import OverlaySpan
 from search.traces.open import OpenTraces
 from search.views.document import Block, Cell, Paragraph, Table, TableRow, number
@@ -336,3 +337,28 @@ def overlay(whatif: WhatIf, path: CriticalPath) -> Sequence[OverlaySpan]:
         for piece in path.pieces
         if piece.work is not None
     ]
+
+
+ANY_LINKS: Final = "utility_communication"
+FASTER: Final[Mapping[str, str]] = {
+    ANY_LINKS: "all links of twice the bandwidth",
+    "utility_scale_up_bandwidth": "links within nodes of twice the bandwidth",
+    "utility_scale_out_bandwidth": "links between nodes of twice the bandwidth",
+    "utility_scale_up_domain": "nodes of twice as many ranks",
+    "utility_compute": "compute kernels of half the duration",
+    "utility_no_straggler": "no straggler",
+}
+"""What the metrics of a replay change."""
+
+
+def saved_table(measured: Measured) -> Table | None:
+    """What changes would save, most first, by recorded metrics; None where there is no replay."""
+    saved = {metric.name: metric.value for metric in measured.metrics if metric.name in FASTER}
+    if not saved:
+        return None
+    rows = (
+        TableRow.of(FASTER[name], number(saved[name], format_percent(saved[name])))
+        for name in sorted(saved, key=lambda name: -saved[name])
+    )
+    about = "Share of the step that would be saved, by a replay of the traces"
+    return Table(about=about, headings=("with", "saved"), rows=tuple(rows))

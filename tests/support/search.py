@@ -54,7 +54,8 @@ from records.trial import (
 )
 from records.workload import Workload
 from search.llm.client import Allowance, LlmClient
-from search.llm.messages import Draft, Problem, Prompt
+from search.llm.messages import Prompt
+from search.llm.tools import Draft, Problem
 from search.loop.learned import LearnedConstraint
 from search.loop.ports import Evaluator
 from search.settings import LlmSettings, Secret

@@ -15,7 +15,8 @@ from records.store.rows import PendingTrial
 from records.store.store import Store
 from records.study import Budget, Llm, Price
 from search.llm.client import Allowance, LlmClient
-from search.llm.messages import Answer, Draft, Prompt, RetryAction
+from search.llm.messages import Answer, Prompt
+from search.llm.tools import Draft, RetryAction
 from search.loop.budget import price_of, with_price
 from search.settings import LlmSettings, Secret
 from tests.support import records as testing

@@ -10,7 +10,8 @@ import pytest
 from records.codec import to_json
 from records.study import Budget, Llm
 from search.llm.client import Allowance
-from search.llm.messages import MAX_CODE_BYTES, Draft, Problem, Prompt, RetryAction
+from search.llm.messages import Prompt
+from search.llm.tools import MAX_CODE_BYTES, Draft, Problem, RetryAction
 from search.settings import llm_settings
 from tests.support.search import (
     CODE,

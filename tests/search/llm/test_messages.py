@@ -11,17 +11,15 @@ from hypothesis import strategies as st
 from records.codec import from_json
 from search.llm.client import LlmClient
 from search.llm.messages import (
-    MAX_CODE_BYTES,
     Answer,
-    Draft,
     Form,
-    Problem,
     Reply,
     draft_of,
     estimated_tokens,
     message_request,
     streamed_answer,
 )
+from search.llm.tools import MAX_CODE_BYTES, Draft, Problem
 from search.settings import LlmSettings, Secret
 from tests.support.search import (
     CODE,

@@ -9,9 +9,10 @@ from dataclasses import replace
 import pytest
 
 from policies.space import Space
-from records.study import Budget, Dimension, Study
+from records.study import Budget, Context, Dimension, Measure, Study
 from records.trial import FailureKind, History, Policy, Prediction, Stage
 from search.llm.client import Allowance
+from search.llm.tools import TraceQuestion, TraceTopic
 from search.strategies.base import Choice, untried
 from search.strategies.offline import CoordinateChooser, HybridChooser
 from search.strategies.proposers import OfflineProposer
@@ -25,6 +26,11 @@ STUDY = replace(
     budget=Budget(trials=6),
 )
 SPACE = Space(STUDY.space, STUDY.workload, STUDY.environment)
+LONGER = Context(
+    name="long",
+    workload=replace(STUDY.workload, sequence_length=512),
+    environment=STUDY.environment,
+)
 NOTHING = testing.failed(FailureKind.POLICY_ERROR, Stage.DECIDE)
 
 
@@ -163,7 +169,73 @@ def test_estimates_of_a_turn_are_bounded_and_cost_no_attempt_at_a_policy(proposi
         *[False] * 5,
         *[True] * 3,
     ]
-    assert "no more estimates in this turn" in answered(server, 6)["content"]
+    assert "no more calls of estimate in this turn" in answered(server, 6)["content"]
+
+
+def tracing(question: str = "kernels", **more: object):
+    return tool_use({"question": question, **more}, name="trace")
+
+
+def test_the_model_may_ask_about_traces_in_the_same_turn(proposing):
+    questions = []
+
+    def answer(question, history):
+        questions.append((question, len(history)))
+        return "the longest is gemm"
+
+    script = [tracing(), asking({"dp": 2}), tracing("difference", trial=1, against=0), GOOD]
+    with proposing(STUDY, script, trace_answer=answer) as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0, 0.8))
+
+    assert proposal.policy.source == code(4, 8)
+    assert [tool["name"] for tool in server.requests[0].body["tools"]] == [
+        "estimate",
+        "trace",
+        "submit_policy",
+    ]
+    assert answered(server, 1)["content"] == "the longest is gemm"
+    assert questions == [
+        (TraceQuestion(question=TraceTopic.KERNELS), 2),
+        (TraceQuestion(question=TraceTopic.DIFFERENCE, trial=1, against=0), 2),
+    ]
+
+
+def test_estimates_and_traces_share_one_bound(proposing):
+    script = [*[asking({"dp": 2}), tracing()] * 3, GOOD]
+    with proposing(STUDY, script, trace_answer=lambda *_: "gemm") as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert [answered(server, n)["is_error"] for n in range(1, 7)] == [False] * 5 + [True]
+    assert "no more calls of trace in this turn" in answered(server, 6)["content"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({"measure": Measure(profiled_steps=0)}, ["estimate", "submit_policy"]),
+        ({"contexts": (LONGER,)}, ["trace", "submit_policy"]),
+    ],
+    ids=["nothing is profiled", "several contexts"],
+)
+def test_only_tools_with_answers_are_offered(proposing, changes, names):
+    study = replace(STUDY, **changes)
+    with proposing(study, [GOOD], trace_answer=lambda *_: "") as (server, proposer):
+        proposer.propose(study, tried(1.0))
+
+    assert [tool["name"] for tool in server.requests[0].body["tools"]] == names
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"question": "why"}, {"question": "step", "trial": "best"}, [], "step"]
+)
+def test_a_question_about_traces_that_is_none_is_told_how_to_ask(proposing, given):
+    script = [tool_use(given, name="trace"), GOOD]
+    with proposing(STUDY, script, trace_answer=lambda *_: "") as (server, proposer):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert "trace takes question, one of step, collectives" in json.dumps(answered(server, 1))
 
 
 def test_many_configurations_at_once_are_answered_in_part(proposing):

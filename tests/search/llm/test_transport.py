@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from records.codec import to_json
-from search.llm.messages import Draft, RetryAction
+from search.llm.tools import Draft, RetryAction
 from search.settings import LlmSettings, ProviderError, Secret
 from tests.support.search import (
     CODE,

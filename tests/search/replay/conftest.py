@@ -15,6 +15,7 @@ from records.study import Budget, Command, Dimension, Launch, Measure, Study
 from records.trial import Config, Policy
 from search.compose import Backend, compose_search
 from search.llm.client import LlmClient
+from search.llm.proposer import TraceAnswer
 from search.loop.batch import Capacity
 from search.loop.study_result import StudyResult
 from search.loop.trial import ContextEvaluator
@@ -54,6 +55,7 @@ class Recording:
     study: Study
     clock: Callable[[], float] | None = None
     study_id: str = "20260101-000000-aaaa"
+    trace_answer: TraceAnswer | None = None
     evaluator: TabularEvaluator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Recording:
                 evaluator=ContextEvaluator(self.evaluator),
                 model=lambda study, _notice: _client(study, server),
                 seed=Policy(source=SEED, author="seed"),
+                trace_answer=self.trace_answer,
                 again=again,
                 fits=lambda study, _: study.measure.together == "auto" and not study.contexts,
                 capacity=Capacity(trial_count=study.parallel, place_count=study.parallel),

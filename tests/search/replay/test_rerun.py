@@ -28,6 +28,7 @@ from tests.support.search import (
     submission,
     text,
     tool_refused,
+    tool_use,
 )
 
 LOST = Fails(kind=FailureKind.INFRASTRUCTURE, message="node lost")
@@ -259,6 +260,19 @@ def test_a_study_that_was_resumed_asks_in_the_same_forms_again(talked):
     study.extend(1)
     with ScriptedMessagesServer([tool_refused(), submission(policy(9))]) as server:
         study.run(server)
+    assert differences(study) == SAME
+
+
+def test_answers_about_traces_are_read_from_the_record(record):
+    study = record(
+        TALKED, strategy="llm", budget={"trials": 3}, measure={**ALONE, "profiled_steps": 1}
+    )
+    study.trace_answer = lambda question, history: f"{question.question} at {len(history)}"
+    asked = tool_use({"question": "kernels"}, name="trace")
+    with ScriptedMessagesServer([asked, submission(policy(7)), asked, submission(policy(8))]) as s:
+        study.run(s)
+
+    assert "kernels at 2" in json.dumps(s.requests[-1].body)
     assert differences(study) == SAME
 
 

@@ -337,6 +337,7 @@ def _proposer(
     # Imported here: the SDK takes seconds to load and the other strategies do without.
     from search.llm.proposer import LlmProposer
     from search.llm.traces import TraceReader
+    from search.llm.transcripts import last_submission
 
     llm = with_price(study.llm)
     turns = partial(runner.store.turn_usages, runner.study_id)
@@ -350,6 +351,7 @@ def _proposer(
         turns=MODEL_TURNS[study.strategy],
         allowance=Allowance(study.budget, llm.model, llm.price, turns),
         trace_answer=backend.trace_answer or TraceReader(runner.study_id, runner.store).answer,
+        last_submission=partial(last_submission, runner.study_id, runner.store),
         notice=notice,
         clock=backend.clock,
     )

@@ -646,6 +646,16 @@ class StoredRecords:
             TokenUsage, "select * from exchanges where study_id = ? order by ordinal", study_id
         )
 
+    def last_submission(self, study_id: str) -> tuple[int, str] | None:
+        """The last trial that a model proposed, and the digest of that conversation."""
+        found = self._tuples(
+            "select ordinal, digest from exchanges where study_id = ? and result = ?"
+            " order by ordinal desc limit 1",
+            study_id,
+            SUBMITTED,
+        )
+        return next(((int(ordinal), str(digest)) for ordinal, digest in found), None)
+
     def _stamp(self, where: str, *arguments: str) -> tuple[int, int, int]:
         sums = "count(*), coalesce(sum(entry_count), 0), coalesce(sum(byte_count), 0)"
         ((count, entries, bytes_),) = self._tuples(

@@ -269,10 +269,19 @@ def _input(given: object) -> dict[str, object]:
     """Return the input of a tool call; providers accept only an object."""
     if not isinstance(given, Mapping):
         return {}
-    return {
-        str(name): _bounded(value) if isinstance(value, str) else value
-        for name, value in given.items()
-    }
+    return {str(name): _sendable(value) for name, value in given.items()}
+
+
+def _sendable(value: object) -> object:
+    """Return a value with all of its texts bounded."""
+    match value:
+        case str():
+            return _bounded(value)
+        case list():
+            return [_sendable(each) for each in value]
+        case dict():
+            return {name: _sendable(each) for name, each in value.items()}
+    return value
 
 
 def _bounded(text: str) -> str:

@@ -9,12 +9,13 @@ from typing import ClassVar, Literal, TypeAlias
 
 from records.llm_exchange import LlmExchange
 from records.study import Study
-from records.trial import Config, History, Policy, Prediction
+from records.trial import Config, History, Policy, Prediction, Trial
 from search.llm.client import Allowance, LlmClient
 from search.llm.estimates import Estimator
 from search.llm.messages import Prompt, estimated_tokens
 from search.llm.prompt import PromptWriter
 from search.llm.tools import (
+    MOST_SURPRISE,
     Draft,
     EstimateRequest,
     Problem,
@@ -23,9 +24,11 @@ from search.llm.tools import (
     TraceQuestion,
     offered_tools,
 )
+from search.llm.transcripts import Submission
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.learned import learned_constraints
 from search.loop.ports import Proposal
+from search.loop.relative_speed import RelativeSpeeds
 from search.loop.trial import precheck
 from search.strategies.base import Chooser, untried
 from search.strategies.proposers import OfflineProposer
@@ -46,6 +49,11 @@ RATIONALE_CHARS = 2000
 class LlmProposer:
     """Asks a model for policies; each is checked before it becomes a trial.
 
+    The alternatives in its last reply come before the next request, while
+
+    - each earlier policy of that reply was measured within `MOST_SURPRISE` of its expected speedup,
+    - and the alternative is still expected to be better than the best.
+
     The offline strategy takes a turn
 
     - where `turns` says so: with "seldom" the model takes the first three turns after the seed, and
@@ -65,6 +73,8 @@ class LlmProposer:
     turns: Turns
     allowance: Allowance | None = None
     trace_answer: TraceAnswer | None = None
+    last_submission: Callable[[], Submission | None] = lambda: None
+    """Returns the last recorded reply with policies."""
     notice: Callable[[str], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     name: ClassVar[str] = "llm"
@@ -87,12 +97,41 @@ class LlmProposer:
                 "so no model is asked"
             )
             return self._offline_proposal(study, history, why)
+        alternative = self._alternative(study, history)
+        if alternative is not None:
+            return alternative
         if not self._has_turn(history):
             return OfflineProposer(self.offline).propose(study, history)
         skip_reason = self._skip_reason()
         if skip_reason is not None:
             return self._offline_proposal(study, history, skip_reason)
         return self._ask(study, history, left)
+
+    def _alternative(self, study: Study, history: History) -> Proposal | None:
+        """Return the next policy of the last reply, unless the trials since then speak against it.
+
+        Trials that are still being measured say nothing.
+        """
+        reply, turn = self.last_submission(), len(history) + len(history.pending)
+        place = 0 if reply is None else turn - reply.trial
+        if reply is None or not 1 <= place <= len(reply.draft.alternatives):
+            return None
+        scale = RelativeSpeeds.of(history, self.prepared.scoring.over(history), study.measure)
+        earlier = [*filter(None, map(history.find, range(reply.trial, turn)))]
+        first = history.find(reply.trial)
+        over = history.best if first is None else _predicted_over(first, history)
+        draft = reply.draft.alternatives[place - 1]
+        if over is None or not all(_as_expected(trial, scale) for trial in earlier):
+            return None
+        if not _beats_best(draft, over, history, scale):
+            return None
+        policy = self._policy(draft, over, history)
+        if isinstance(precheck(self.prepared, policy, history), str):
+            return None
+        count = 1 + len(reply.draft.alternatives)
+        where = f"policy {place + 1} of {count} in the reply for trial {reply.trial}"
+        rationale = f"{where}: {policy.rationale}"[:RATIONALE_CHARS]
+        return Proposal(policy=replace(policy, rationale=rationale))
 
     def _has_turn(self, history: History) -> bool:
         if self.turns == "every":
@@ -140,11 +179,6 @@ class LlmProposer:
         )
         prompt = write()
 
-        def check(draft: Draft) -> tuple[Policy, Config] | Problem:
-            policy = self._policy(draft, history)
-            config = precheck(self.prepared, policy, history)
-            return Problem(words=config) if isinstance(config, str) else (policy, config)
-
         def answer(question: Question) -> str:
             if isinstance(question, EstimateRequest):
                 return estimator.answer(question)
@@ -155,10 +189,11 @@ class LlmProposer:
 
         accepted, exchange = self.client.ask(
             prompt,
-            check,
+            lambda draft: self._checked(draft, history),
             tools=offered_tools(
                 estimates=not study.contexts,
                 traces=self.trace_answer is not None and study.measure.profiled_steps > 0,
+                alternatives=history.best is not None and not self.prepared.scoring.more,
             ),
             answer=answer,
             shorter=shorter,
@@ -176,6 +211,20 @@ class LlmProposer:
         accepts = f"accepts candidate {offered.index(config) + 1}: " if config in offered else ""
         rationale = f"{accepts}{policy.rationale}"[:RATIONALE_CHARS]
         return Proposal(policy=replace(policy, rationale=rationale), exchange=exchange)
+
+    def _checked(self, draft: Draft, history: History) -> tuple[Policy, Config] | Problem:
+        """Return the policy and its configuration, or what is wrong, also with an alternative."""
+        policy = self._policy(draft, history.best, history)
+        configs: list[Config] = []
+        for number, each in enumerate((draft, *draft.alternatives)):
+            own = self._policy(each, history.best, history) if number else policy
+            config = precheck(self.prepared, own, history)
+            if config in configs:
+                config = "same configuration as an earlier policy of this reply"
+            if isinstance(config, str):
+                return Problem(words=f"alternative {number}: {config}" if number else config)
+            configs.append(config)
+        return policy, configs[0]
 
     def _note(self, problem: Problem) -> None:
         """Record a turn without a policy and its effect on later turns, and report it."""
@@ -201,12 +250,12 @@ class LlmProposer:
         rationale = f"{proposal.policy.rationale} ({why})"
         return Proposal(policy=replace(proposal.policy, rationale=rationale), exchange=exchange)
 
-    def _policy(self, draft: Draft, history: History) -> Policy:
-        best, speedup = history.best, draft.expected_speedup
-        parent = best or (history.trials[-1] if len(history) else None)
+    def _policy(self, draft: Draft, over: Trial | None, history: History) -> Policy:
+        """Return the policy of a draft whose expected speedup is over this trial."""
+        parent = over or (history.trials[-1] if len(history) else None)
         prediction = None
-        if best is not None and speedup is not None:
-            prediction = Prediction(speedup=speedup, over=best.ordinal)
+        if over is not None and draft.expected_speedup is not None:
+            prediction = Prediction(speedup=draft.expected_speedup, over=over.ordinal)
         return Policy(
             source=draft.code,
             author=self.name,
@@ -214,3 +263,25 @@ class LlmProposer:
             rationale=draft.rationale,
             prediction=prediction,
         )
+
+
+def _predicted_over(trial: Trial, history: History) -> Trial | None:
+    """Return the trial that the expectation of a trial refers to."""
+    prediction = trial.policy.prediction
+    return None if prediction is None else history.find(prediction.over)
+
+
+def _as_expected(trial: Trial, scale: RelativeSpeeds) -> bool:
+    """Whether a trial was measured, and about as fast as expected."""
+    prediction = trial.policy.prediction
+    speed = None if prediction is None else scale.speed(trial.ordinal, prediction.over)
+    if prediction is None or speed is None:
+        return False
+    return 1 / MOST_SURPRISE <= speed.ratio / prediction.speedup <= MOST_SURPRISE
+
+
+def _beats_best(draft: Draft, over: Trial, history: History, scale: RelativeSpeeds) -> bool:
+    """Whether a policy is expected to be better than the best of now."""
+    best = history.best
+    speed = None if best is None else scale.speed(best.ordinal, over.ordinal)
+    return speed is not None and (draft.expected_speedup or 0.0) > speed.ratio

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -47,15 +47,22 @@ MOST_QUESTIONS = 5
 MAX_CODE_BYTES = SandboxLimits().source_bytes
 LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
 """Bounds of the expected speedup over the best so far."""
+MOST_ALTERNATIVES = 2
+MOST_SURPRISE = 1.25
+"""A speedup that is this many times above or below the expected one ends the alternatives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A policy as the model submitted it; one in plain text may lack the expected speedup."""
+    """A policy as the model submitted it; one in plain text may lack the expected speedup.
+
+    `alternatives` are what it would launch next, best first; they have none themselves.
+    """
 
     code: str
     rationale: str = ""
     expected_speedup: float | None = None
+    alternatives: tuple["Draft", ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +132,23 @@ def _trace_question(given: object) -> TraceQuestion | Problem:
 
 
 def submitted(given: object) -> Draft | Problem:
-    """Return the policy in a submission, or what is wrong with it."""
+    """Return the policy in a submission with its alternatives, or what is wrong with it."""
+    first = _policy(given)
+    if isinstance(first, Problem):
+        return first
+    listed = given.get("alternatives") if isinstance(given, dict) else None
+    if not isinstance(listed or [], list) or len(listed or []) > MOST_ALTERNATIVES:
+        return Problem(words=f"alternatives is not a list of up to {MOST_ALTERNATIVES} policies")
+    others: list[Draft] = []
+    for number, each in enumerate(listed or [], start=1):
+        other = _policy(each)
+        if isinstance(other, Problem):
+            return Problem(words=f"alternative {number}: {other.words}")
+        others.append(other)
+    return replace(first, alternatives=tuple(others))
+
+
+def _policy(given: object) -> Draft | Problem:
     match given:
         case {"code": str(code), **rest}:
             speedup = speedup_of(rest.get("expected_speedup"))
@@ -173,36 +196,54 @@ def checked(draft: Draft) -> Draft | Problem:
     return draft
 
 
-_SUBMIT: "ToolParam" = {
-    "name": TOOL_NAME,
-    "description": "Submit the complete policy: it is checked, then launched and measured.",
-    "input_schema": {
-        "type": "object",
-        "properties": {
-            "rationale": {
-                "type": "string",
-                "description": (
-                    "Why this configuration, in at most three sentences: what takes the time now, "
-                    "and how this changes it."
-                ),
-            },
-            "expected_speedup": {
-                "type": "number",
-                "minimum": LEAST_SPEEDUP,
-                "maximum": MOST_SPEEDUP,
-                "description": (
-                    "Expected speedup over the best so far: 1.2 is 1.2 times as fast, 0.9 slower. "
-                    "Later turns compare it with the measurement. 1 while nothing is measured."
-                ),
-            },
-            "code": {
-                "type": "string",
-                "description": "Complete Python module that defines generate_config.",
-            },
-        },
-        "required": ["rationale", "expected_speedup", "code"],
+_FIELDS: Mapping[str, object] = {
+    "rationale": {
+        "type": "string",
+        "description": (
+            "Why this configuration, in at most three sentences: what takes the time now, and how "
+            "this changes it."
+        ),
+    },
+    "expected_speedup": {
+        "type": "number",
+        "minimum": LEAST_SPEEDUP,
+        "maximum": MOST_SPEEDUP,
+        "description": (
+            "Expected speedup over the best so far: 1.2 is 1.2 times as fast, 0.9 slower. "
+            "Later turns compare it with the measurement. 1 while nothing is measured."
+        ),
+    },
+    "code": {
+        "type": "string",
+        "description": "Complete Python module that defines generate_config.",
     },
 }
+_ALTERNATIVES: Mapping[str, object] = {
+    "type": "array",
+    "maxItems": MOST_ALTERNATIVES,
+    "description": (
+        f"Up to {MOST_ALTERNATIVES} more policies with other configurations, best first, which are "
+        "launched in the next turns without asking you. All that are left are dropped once a "
+        f"policy of this reply fails or is more than {MOST_SURPRISE:g} times as good or as bad as "
+        "expected, or the next is no longer expected to beat the best. Leave it out where the next "
+        "step depends on the result of this one."
+    ),
+    "items": {"type": "object", "properties": _FIELDS, "required": [*_FIELDS]},
+}
+
+
+def _submit(*, alternatives: bool) -> "ToolParam":
+    more = {"alternatives": _ALTERNATIVES} if alternatives else {}
+    return {
+        "name": TOOL_NAME,
+        "description": "Submit the complete policy: it is checked, then launched and measured.",
+        "input_schema": {
+            "type": "object",
+            "properties": {**_FIELDS, **more},
+            "required": [*_FIELDS],
+        },
+    }
+
 
 _ESTIMATE: "ToolParam" = {
     "name": ESTIMATE_NAME,
@@ -257,10 +298,13 @@ _TRACE: "ToolParam" = {
 }
 
 
-def offered_tools(*, estimates: bool = False, traces: bool = False) -> "tuple[ToolParam, ...]":
+def offered_tools(
+    *, estimates: bool = False, traces: bool = False, alternatives: bool = False
+) -> "tuple[ToolParam, ...]":
     """Return the tools for questions that are offered, and the one that submits a policy."""
     questions = ((_ESTIMATE, estimates), (_TRACE, traces))
-    return (*(tool for tool, is_offered in questions if is_offered), _SUBMIT)
+    submit = _submit(alternatives=alternatives)
+    return (*(tool for tool, is_offered in questions if is_offered), submit)
 
 
 SUBMIT_ONLY = offered_tools()

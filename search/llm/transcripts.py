@@ -14,11 +14,12 @@ from operator import eq
 from typing import NamedTuple, TypeAlias
 
 from records.codec import from_json
-from records.errors import CclsearchError, CodecError
+from records.errors import CclsearchError, CodecError, StoreError
 from records.llm_exchange import LlmExchange
+from records.store.store import Store
 from records.study import digest
 from search.llm.messages import Answer, Reply, draft_of
-from search.llm.tools import TraceQuestion
+from search.llm.tools import Draft, TraceQuestion
 
 BEFORE_CHARS, AFTER_CHARS = 24, 48
 
@@ -141,6 +142,28 @@ def trace_answers(exchange: LlmExchange) -> Mapping[TraceQuestion, str]:
             if isinstance(question, TraceQuestion):
                 answers[question] = row.answer
     return answers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The policies in a reply of the model; `trial` has the first of them."""
+
+    trial: int
+    draft: Draft
+
+
+def last_submission(study_id: str, store: Store) -> Submission | None:
+    """Return the last recorded reply with policies, if there is one and it can be read."""
+    found = store.last_submission(study_id)
+    if found is None:
+        return None
+    trial, digest_of_exchange = found
+    try:
+        rows = from_json(tuple[_Row, ...], store.exchange(digest_of_exchange).reply)
+        draft = draft_of(from_json(Reply, rows[-1].body)) if rows else None
+    except (CodecError, StoreError):
+        return None
+    return Submission(trial=trial, draft=draft) if isinstance(draft, Draft) else None
 
 
 class TranscriptTransport:

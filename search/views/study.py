@@ -306,9 +306,9 @@ def use_words(use: ModelUse, llm: Llm) -> str:
     money = "price not known" if cost is None else f"{cost:.4g} USD"
     last = "" if use.last_result == SUBMITTED else f"; the last turn: {use.last_result}"
     return (
-        f"{use.model}: {use.policy_count} policies in {use.turn_count} turns and "
-        f"{use.request_count} requests; {usage.tokens} tokens ({into} in, of them {read} from the "
-        f"cache, {usage.output_tokens} out), {money}{one_line(last, RESULT_CHARS)}"
+        f"{use.model}: policies in {use.policy_count} of {format_count(use.turn_count, 'turn')}, "
+        f"{format_count(use.request_count, 'request')}; {usage.tokens} tokens ({into} in, of them "
+        f"{read} from the cache, {usage.output_tokens} out), {money}{one_line(last, RESULT_CHARS)}"
     )
 
 
@@ -318,7 +318,7 @@ def use_facts(uses: Sequence[ModelUse], llm: Llm) -> list[dict[str, object]]:
         {
             "model": use.model,
             "turns": use.turn_count,
-            "policies": use.policy_count,
+            "turns_with_policies": use.policy_count,
             "requests": use.request_count,
             "input_tokens": use.usage.input_tokens,
             "output_tokens": use.usage.output_tokens,

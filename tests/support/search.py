@@ -131,10 +131,10 @@ def tool_uses(*inputs: object, name: str = "submit_policy") -> ScriptedReply:
 
 
 def submission(
-    code: str, *, rationale: str = "because", expected_speedup: object = 1.1
+    code: str, *, rationale: str = "because", expected_speedup: object = 1.1, **more: object
 ) -> ScriptedReply:
     given = {"rationale": rationale, "expected_speedup": expected_speedup, "code": code}
-    return tool_use(given)
+    return tool_use({**given, **more})
 
 
 def text(words: str, *, stop_reason: str = "end_turn") -> ScriptedReply:

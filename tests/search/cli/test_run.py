@@ -644,7 +644,7 @@ def test_what_the_model_said_is_kept_but_for_secrets_with_what_it_used(home):
     assert all("submit_policy" in reply["body"] for reply in replies)
     assert use.usage == exchange.usage
     assert min(use.usage.input_tokens, use.usage.output_tokens) > 0
-    assert line.startswith("model: claude-opus-5-5: 1 policies in 1 turns and 3 requests; ")
+    assert line.startswith("model: claude-opus-5-5: policies in 1 of 1 turn, 3 requests; ")
     assert line.endswith(" USD")
 
 

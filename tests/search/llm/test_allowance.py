@@ -198,7 +198,7 @@ def test_the_report_tells_tokens_money_and_why_the_last_turn_failed(cclsearch, t
     facts = json.loads(cclsearch("show", "--store", study.root, "--json").out)
 
     (line,) = [line for line in told.splitlines() if line.startswith("model: ")]
-    assert "0 policies in 1 turns and 2 requests; 550000 tokens (500000 in" in line
+    assert "policies in 0 of 1 turn, 2 requests; 550000 tokens (500000 in" in line
     assert "3 USD; the last turn: the key was rejected" in line
     (use,) = facts["models"]
     assert use["cost_usd"] == pytest.approx(3.0)

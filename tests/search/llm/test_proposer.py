@@ -9,10 +9,11 @@ from dataclasses import replace
 import pytest
 
 from policies.space import Space
-from records.study import Budget, Context, Dimension, Measure, Study
-from records.trial import FailureKind, History, Policy, Prediction, Stage
+from records.study import Budget, Context, Dimension, Measure, Objective, Study
+from records.trial import Config, FailureKind, History, Policy, Prediction, Stage
 from search.llm.client import Allowance
-from search.llm.tools import TraceQuestion, TraceTopic
+from search.llm.tools import Draft, TraceQuestion, TraceTopic
+from search.llm.transcripts import Submission
 from search.strategies.base import Choice, untried
 from search.strategies.offline import CoordinateChooser, HybridChooser
 from search.strategies.proposers import OfflineProposer
@@ -254,6 +255,163 @@ def test_a_question_that_is_none_is_told_how_to_ask(proposing, given):
 
     assert proposal.policy.source == code(4, 8)
     assert "estimate takes configs, a list of objects" in json.dumps(answered(server, 1))
+
+
+def draft(dp: int, micro_batch: int, expected_speedup: float) -> Draft:
+    return Draft(code=code(dp, micro_batch), rationale="why", expected_speedup=expected_speedup)
+
+
+REPLY = Submission(
+    trial=1,
+    draft=replace(
+        draft(1, 2, 1.25), alternatives=(draft(2, 4, 1.2), draft(4, 8, 1.15), draft(4, 4, 1.1))
+    ),
+)
+"""The model's policy became trial 1; the seed was trial 0, at 1 s."""
+
+
+def launched(*outcomes: object) -> History:
+    """The seed, then the policies of the reply with these step times or failures."""
+    drafts = (REPLY.draft, *REPLY.draft.alternatives)
+    trials = [testing.trial(0, 1.0, {"dp": 1, "micro_batch": 1})]
+    for ordinal, (one, outcome) in enumerate(zip(drafts, outcomes, strict=False), start=1):
+        settings = {"dp": (1, 2, 4, 4)[ordinal - 1], "micro_batch": (2, 4, 8, 4)[ordinal - 1]}
+        policy = Policy(
+            source=one.code,
+            author="llm",
+            prediction=Prediction(speedup=one.expected_speedup, over=0),
+        )
+        trials.append(replace(testing.trial(ordinal, outcome, settings), policy=policy))
+    return History(tuple(trials))
+
+
+def test_alternatives_come_in_order_without_another_request(proposing):
+    script = [submission(code(1, 8))]
+    with proposing(STUDY, script, last_submission=lambda: REPLY) as (server, proposer):
+        second, third = (
+            proposer.propose(STUDY, launched(*times)) for times in ((0.95,), (0.95, 0.96))
+        )
+        after = proposer.propose(STUDY, launched(0.95, 0.96, 0.97, 0.98))
+
+    assert (second.policy.source, third.policy.source) == (code(2, 4), code(4, 8))
+    assert second.policy.rationale == "policy 2 of 4 in the reply for trial 1: why"
+    assert second.policy.prediction == Prediction(speedup=1.2, over=0)
+    assert second.exchange is third.exchange is None
+    assert after.exchange is not None
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("history", "is_launched"),
+    [
+        (launched(0.85), True),
+        (launched(1.05), False),
+        (launched(0.6), False),
+        (launched(NOTHING), False),
+        (launched(0.77, 0.78), False),
+        (launched(0.95).append(testing.trial(2, 0.9, {"dp": 2, "micro_batch": 2})), False),
+        (replace(launched(), pending=(SPACE.feasible[1],)), True),
+        (launched(), False),
+    ],
+    ids=[
+        "the first is the new best, as expected",
+        "the first is slower than expected",
+        "the first is faster than expected",
+        "the first failed",
+        "the best is better than the next is expected to be",
+        "another strategy took a turn",
+        "the first is being measured",
+        "the reply is of this turn",
+    ],
+)
+def test_an_alternative_is_launched_while_the_reply_holds(proposing, history, is_launched):
+    with proposing(STUDY, lambda _: GOOD, last_submission=lambda: REPLY) as (server, proposer):
+        proposal = proposer.propose(STUDY, history)
+
+    assert proposal.policy.rationale.startswith("policy ") == is_launched
+    assert len(server.requests) == (not is_launched)
+
+
+def test_an_alternative_that_may_no_longer_be_launched_is_dropped(proposing):
+    seed, first = launched(0.95).trials
+    history = History((seed, replace(first, config=Config({"dp": 2, "micro_batch": 4}))))
+    with proposing(STUDY, [GOOD], last_submission=lambda: REPLY) as (server, proposer):
+        proposer.propose(STUDY, history)
+
+    assert len(server.requests) == 1
+
+
+def test_alternatives_come_before_a_turn_of_the_offline_strategy(proposing):
+    study = replace(STUDY, budget=Budget(trials=11))
+    reply = replace(REPLY, trial=4)
+    early = tried(9.0, 8.0, 7.0, 6.0)
+    first = replace(launched(5.2).trials[1], ordinal=4)
+    prediction = Prediction(speedup=1.1, over=3)
+    history = early.append(replace(first, policy=replace(first.policy, prediction=prediction)))
+    with proposing(study, [], turns="seldom", last_submission=lambda: reply) as (_, proposer):
+        proposal = proposer.propose(study, history)
+
+    assert proposal.policy.rationale.startswith("policy 2 of 4 in the reply for trial 4")
+
+
+def written(source: str) -> dict[str, object]:
+    return {"rationale": "why", "expected_speedup": 1.1, "code": source}
+
+
+OTHER = written(code(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "words"),
+    [
+        ([written(code(4, 8))], "alternative 1: same configuration as an earlier policy"),
+        ([OTHER, written(code(1, 1))], "alternative 2: same configuration as trial 0"),
+        ([written(code(3, 1))], "alternative 1: knob dp is 3"),
+        ([written("")], "alternative 1: the submitted code is empty"),
+        ([{**OTHER, "expected_speedup": None}], "alternative 1: expected_speedup is missing"),
+        (["import"], "alternative 1: the submission is of type str"),
+        ([OTHER] * 3, "alternatives is not a list of up to 2 policies"),
+        ("none", "alternatives is not a list of up to 2 policies"),
+    ],
+)
+def test_alternatives_are_checked_as_the_first_policy_is(proposing, alternatives, words):
+    bad = submission(code(4, 8), alternatives=alternatives)
+    good = submission(code(4, 8), alternatives=[OTHER])
+    with proposing(STUDY, [bad, good]) as (
+        server,
+        proposer,
+    ):
+        proposal = proposer.propose(STUDY, tried(1.0))
+
+    assert proposal.policy.source == code(4, 8)
+    assert words in answered(server, 1)["content"]
+    assert proposal.exchange.request_count == 2
+
+
+@pytest.mark.parametrize("given", [None, []])
+def test_a_reply_without_alternatives_is_one_policy(proposing, given):
+    with proposing(STUDY, [submission(code(4, 8), alternatives=given)]) as (_, proposer):
+        assert proposer.propose(STUDY, tried(1.0)).policy.source == code(4, 8)
+
+
+@pytest.mark.parametrize(
+    ("history", "more", "is_offered"),
+    [
+        (tried(1.0), (), True),
+        (History((testing.trial(0, NOTHING),)), (), False),
+        (tried(1.0), (Objective(expression="peak_memory"),), False),
+    ],
+    ids=["one objective", "nothing measured", "several objectives"],
+)
+def test_alternatives_are_offered_where_an_expectation_can_be_checked(
+    proposing, history, more, is_offered
+):
+    study = replace(STUDY, more_objectives=more)
+    with proposing(study, [GOOD]) as (server, proposer):
+        proposer.propose(study, history)
+
+    submit = server.requests[0].body["tools"][-1]
+    assert ("alternatives" in submit["input_schema"]["properties"]) == is_offered
 
 
 class Ranking(CoordinateChooser):

@@ -263,6 +263,39 @@ def test_a_study_that_was_resumed_asks_in_the_same_forms_again(talked):
     assert differences(study) == SAME
 
 
+def alternative(n, expected_speedup):
+    return {"rationale": "why", "expected_speedup": expected_speedup, "code": policy(n)}
+
+
+RANKED = submission(policy(5), alternatives=[alternative(10, 1.25), alternative(15, 1.4)])
+"""Three policies in one reply, each about as fast as it expects."""
+
+
+@pytest.mark.parametrize("parallel", [1, 2])
+def test_alternatives_are_launched_again_as_they_were(record, parallel):
+    changes = {"strategy": "llm", "parallel": parallel, "measure": ALONE}
+    study = record(TALKED, budget={"trials": 4}, **changes)
+    with ScriptedMessagesServer([RANKED]) as server:
+        study.run(server)
+
+    assert [trial.config["n"] for trial in history(study)] == [0, 5, 10, 15]
+    assert len(server.requests) == 1
+    assert differences(study) == SAME
+
+
+def test_a_study_that_was_interrupted_in_an_alternative_goes_on_with_the_next(record):
+    endings = {**TALKED, 10: InTurn((Interrupted(), TALKED[10]))}
+    study = record(endings, strategy="llm", budget={"trials": 4}, measure=ALONE)
+    with ScriptedMessagesServer([RANKED]) as server, pytest.raises(KeyboardInterrupt):
+        study.run(server)
+    with ScriptedMessagesServer([]) as resumed:
+        study.run(resumed)
+
+    assert [trial.config["n"] for trial in history(study)] == [0, 5, 10, 15]
+    assert not resumed.requests
+    assert differences(study) == SAME
+
+
 def test_answers_about_traces_are_read_from_the_record(record):
     study = record(
         TALKED, strategy="llm", budget={"trials": 3}, measure={**ALONE, "profiled_steps": 1}

@@ -26,6 +26,7 @@ from records.study import Environment, Study
 from records.trial import Config, Failed, FailureKind, History, Measured, Outcome, RaceResult, Trial
 from records.workload import Workload
 from search.llm.messages import Prompt, estimated_tokens
+from search.llm.tools import MEMO_CHARS
 from search.loop.budget import launches_since_best, remaining_launches
 from search.loop.inert import inert_knobs
 from search.loop.leader import noise_of, took_turns
@@ -240,6 +241,7 @@ class TurnText:
     untried: Sequence[Config] | None = None
     candidates: Sequence[Choice] = ()
     learned: Sequence[LearnedConstraint] = ()
+    memo: str = ""
 
     def rows(self, detail: Detail) -> str:
         """Return a row per trial, newest first; dropped trials are only counted."""
@@ -275,6 +277,7 @@ class TurnText:
         if not len(history):
             return template("first_turn").substitute(facts, **_filled(sections))
         failures = "\n".join(failure_lines(history))
+        memo = one_line(self.memo, MEMO_CHARS)
         sections |= {
             "reasons": self._reasons(),
             "failures": [fenced(failures, limit=len(failures))] if failures else (),
@@ -286,6 +289,7 @@ class TurnText:
                 *dead_knob_lines(dead_knobs(self.space, history)),
             ),
             "learned": learned_constraint_lines(self.learned),
+            "memo": [fenced(memo, limit=MEMO_CHARS)] if memo else (),
         }
         table = self.rows(detail)
         return template("turn").substitute(
@@ -638,10 +642,12 @@ class PromptWriter:
         *,
         candidates: Sequence[Choice] = (),
         learned: Sequence[LearnedConstraint] = (),
+        memo: str = "",
         turn_tokens: int | None = None,
     ) -> Prompt:
         """Return the prompt for the next trial; `untried` is None when too many to list.
 
+        `memo` is what the model wrote to itself in its last reply.
         `turn_tokens` sets a lower limit than usual, as after a prompt that was too long.
         """
         scoring = self.scoring.over(history)
@@ -654,6 +660,7 @@ class PromptWriter:
             untried=untried,
             candidates=candidates,
             learned=learned,
+            memo=memo,
         )
         return Prompt(
             system=template("system").substitute(sandbox_rules=self.sandbox_rules),

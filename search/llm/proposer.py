@@ -160,7 +160,7 @@ class LlmProposer:
         found = self.offline.candidates(study, history, CANDIDATE_COUNT)
         # A candidate without an expectation, as of coordinate descent, must not come first.
         candidates = sorted(found, key=lambda choice: not choice.expected)
-        space = self.prepared.space
+        space, reply = self.prepared.space, self.last_submission()
         learned = learned_constraints(space, history, study.revoked)
         write = partial(
             PromptWriter(space, self.prepared.scoring).write,
@@ -169,6 +169,7 @@ class LlmProposer:
             left,
             candidates=candidates,
             learned=learned,
+            memo="" if reply is None else reply.draft.memo,
         )
         estimator = Estimator(
             study=study,

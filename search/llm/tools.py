@@ -47,6 +47,7 @@ MOST_QUESTIONS = 5
 MAX_CODE_BYTES = SandboxLimits().source_bytes
 LEAST_SPEEDUP, MOST_SPEEDUP = 0.01, 100.0
 """Bounds of the expected speedup over the best so far."""
+MEMO_CHARS = 600
 MOST_ALTERNATIVES = 2
 MOST_SURPRISE = 1.25
 """A speedup that is this many times above or below the expected one ends the alternatives."""
@@ -56,13 +57,15 @@ MOST_SURPRISE = 1.25
 class Draft:
     """A policy as the model submitted it; one in plain text may lack the expected speedup.
 
-    `alternatives` are what it would launch next, best first; they have none themselves.
+    `alternatives` are what it would launch next, best first; they have none themselves. `memo` is
+    what the model wants to read in its next turn.
     """
 
     code: str
     rationale: str = ""
     expected_speedup: float | None = None
     alternatives: tuple["Draft", ...] = ()
+    memo: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,9 @@ def submitted(given: object) -> Draft | Problem:
         if isinstance(other, Problem):
             return Problem(words=f"alternative {number}: {other.words}")
         others.append(other)
-    return replace(first, alternatives=tuple(others))
+    memo = given.get("memo") if isinstance(given, dict) else None
+    memo = memo if isinstance(memo, str) else ""
+    return replace(first, alternatives=tuple(others), memo=memo)
 
 
 def _policy(given: object) -> Draft | Problem:
@@ -232,6 +237,16 @@ _ALTERNATIVES: Mapping[str, object] = {
 }
 
 
+_MEMO: Mapping[str, object] = {
+    "type": "string",
+    "maxLength": MEMO_CHARS,
+    "description": (
+        f"A note to yourself of at most {MEMO_CHARS} characters, shown in your next turn: what you "
+        "believe and have ruled out. It replaces the last one, so repeat what still holds."
+    ),
+}
+
+
 def _submit(*, alternatives: bool) -> "ToolParam":
     more = {"alternatives": _ALTERNATIVES} if alternatives else {}
     return {
@@ -239,7 +254,7 @@ def _submit(*, alternatives: bool) -> "ToolParam":
         "description": "Submit the complete policy: it is checked, then launched and measured.",
         "input_schema": {
             "type": "object",
-            "properties": {**_FIELDS, **more},
+            "properties": {**_FIELDS, **more, "memo": _MEMO},
             "required": [*_FIELDS],
         },
     }

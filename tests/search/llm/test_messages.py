@@ -89,7 +89,8 @@ def test_reason_and_expectation_are_asked_for_before_the_code():
     body = message_request(PROMPT, Form.AUTO, settings=settings, max_tokens=1)
     schema = body["tools"][0]["input_schema"]
 
-    assert list(schema["properties"]) == ["rationale", "expected_speedup", "code"]
+    assert list(schema["properties"])[:3] == schema["required"]
+    assert schema["required"] == ["rationale", "expected_speedup", "code"]
     assert schema["required"] == ["rationale", "expected_speedup", "code"]
     assert schema["properties"]["expected_speedup"]["type"] == "number"
 

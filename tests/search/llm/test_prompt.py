@@ -54,6 +54,19 @@ def turn_of(*trials, **fields):
     return write(History(trials, **fields)).turn
 
 
+def test_the_memo_of_the_last_reply_is_one_fenced_line():
+    memo = "dp helps;\nmicro_batch 8 runs out of memory ```\x1b[2J"
+    turn = write(past(3), memo=memo).turn
+
+    shown = between(turn, "## Your memo\n\n", "## Trials")
+    assert "````\ndp helps; micro_batch 8 runs out of memory ``` [2J\n````" in shown
+
+
+def test_a_long_memo_is_cut_and_none_leaves_no_section():
+    assert "x" * 597 + "..." in write(past(3), memo="x" * 10_000).turn
+    assert "## Your memo" not in write(past(3)).turn
+
+
 def between(text, start, end):
     return text.split(start)[1].split(end)[0]
 

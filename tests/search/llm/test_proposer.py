@@ -12,7 +12,7 @@ from policies.space import Space
 from records.study import Budget, Context, Dimension, Measure, Objective, Study
 from records.trial import Config, FailureKind, History, Policy, Prediction, Stage
 from search.llm.client import Allowance
-from search.llm.tools import Draft, TraceQuestion, TraceTopic
+from search.llm.tools import Draft, TraceQuestion, TraceTopic, called
 from search.llm.transcripts import Submission
 from search.strategies.base import Choice, untried
 from search.strategies.offline import CoordinateChooser, HybridChooser
@@ -412,6 +412,20 @@ def test_alternatives_are_offered_where_an_expectation_can_be_checked(
 
     submit = server.requests[0].body["tools"][-1]
     assert ("alternatives" in submit["input_schema"]["properties"]) == is_offered
+
+
+@pytest.mark.parametrize(
+    ("given", "is_shown"),
+    [("dp is what counts", True), ("", False), (None, False), (["dp"], False)],
+)
+def test_the_model_reads_its_memo_in_the_next_turn(proposing, given, is_shown):
+    answered = called("submit_policy", {**OTHER, "memo": given})
+    last = Submission(trial=0, draft=answered)
+    with proposing(STUDY, [GOOD], last_submission=lambda: last) as (server, proposer):
+        proposer.propose(STUDY, tried(1.0))
+
+    body = json.dumps(server.requests[0].body["messages"])
+    assert ("## Your memo" in body) == ("dp is what counts" in body) == is_shown
 
 
 class Ranking(CoordinateChooser):

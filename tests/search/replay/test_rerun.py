@@ -296,6 +296,20 @@ def test_a_study_that_was_interrupted_in_an_alternative_goes_on_with_the_next(re
     assert differences(study) == SAME
 
 
+def test_the_memo_of_a_reply_is_shown_in_the_next_turn_also_after_a_restart(record):
+    study = record(TALKED, strategy="llm", budget={"trials": 2}, measure=ALONE)
+    with ScriptedMessagesServer([submission(policy(7), memo="n helps")]) as server:
+        study.run(server)
+    study.extend(2)
+    script = [submission(policy(8), memo="n helps a little"), submission(policy(9))]
+    with ScriptedMessagesServer(script) as server:
+        study.run(server)
+
+    assert ["n helps" in str(request.body["messages"]) for request in server.requests] == [True] * 2
+    assert "n helps a little" in str(server.requests[-1].body["messages"])
+    assert differences(study) == SAME
+
+
 def test_answers_about_traces_are_read_from_the_record(record):
     study = record(
         TALKED, strategy="llm", budget={"trials": 3}, measure={**ALONE, "profiled_steps": 1}

@@ -117,13 +117,12 @@ class LlmProposer:
         if reply is None or not 1 <= place <= len(reply.draft.alternatives):
             return None
         scale = RelativeSpeeds.of(history, self.prepared.scoring.over(history), study.measure)
-        earlier = [*filter(None, map(history.find, range(reply.trial, turn)))]
+        ended = [*filter(None, map(history.find, range(reply.trial, turn)))]
         first = history.find(reply.trial)
         over = history.best if first is None else _predicted_over(first, history)
         draft = reply.draft.alternatives[place - 1]
-        if over is None or not all(_as_expected(trial, scale) for trial in earlier):
-            return None
-        if not _beats_best(draft, over, history, scale):
+        holds = all(_as_expected(trial, scale) for trial in ended)
+        if over is None or not holds or not _beats_best(draft, over, history, scale):
             return None
         policy = self._policy(draft, over, history)
         if isinstance(precheck(self.prepared, policy, history), str):
@@ -215,17 +214,17 @@ class LlmProposer:
 
     def _checked(self, draft: Draft, history: History) -> tuple[Policy, Config] | Problem:
         """Return the policy and its configuration, or what is wrong, also with an alternative."""
-        policy = self._policy(draft, history.best, history)
+        drafts = (draft, *draft.alternatives)
+        policies = [self._policy(each, history.best, history) for each in drafts]
         configs: list[Config] = []
-        for number, each in enumerate((draft, *draft.alternatives)):
-            own = self._policy(each, history.best, history) if number else policy
-            config = precheck(self.prepared, own, history)
+        for number, policy in enumerate(policies):
+            config = precheck(self.prepared, policy, history)
             if config in configs:
                 config = "same configuration as an earlier policy of this reply"
             if isinstance(config, str):
                 return Problem(words=f"alternative {number}: {config}" if number else config)
             configs.append(config)
-        return policy, configs[0]
+        return policies[0], configs[0]
 
     def _note(self, problem: Problem) -> None:
         """Record a turn without a policy and its effect on later turns, and report it."""

@@ -137,18 +137,17 @@ def _trace_question(given: object) -> TraceQuestion | Problem:
 def submitted(given: object) -> Draft | Problem:
     """Return the policy in a submission with its alternatives, or what is wrong with it."""
     first = _policy(given)
-    if isinstance(first, Problem):
+    if isinstance(first, Problem) or not isinstance(given, dict):
         return first
-    listed = given.get("alternatives") if isinstance(given, dict) else None
-    if not isinstance(listed or [], list) or len(listed or []) > MOST_ALTERNATIVES:
+    listed, memo = given.get("alternatives") or [], given.get("memo")
+    if not isinstance(listed, list) or len(listed) > MOST_ALTERNATIVES:
         return Problem(words=f"alternatives is not a list of up to {MOST_ALTERNATIVES} policies")
     others: list[Draft] = []
-    for number, each in enumerate(listed or [], start=1):
+    for number, each in enumerate(listed, start=1):
         other = _policy(each)
         if isinstance(other, Problem):
             return Problem(words=f"alternative {number}: {other.words}")
         others.append(other)
-    memo = given.get("memo") if isinstance(given, dict) else None
     memo = memo if isinstance(memo, str) else ""
     return replace(first, alternatives=tuple(others), memo=memo)
 

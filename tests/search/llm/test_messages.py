@@ -91,7 +91,6 @@ def test_reason_and_expectation_are_asked_for_before_the_code():
 
     assert list(schema["properties"])[:3] == schema["required"]
     assert schema["required"] == ["rationale", "expected_speedup", "code"]
-    assert schema["required"] == ["rationale", "expected_speedup", "code"]
     assert schema["properties"]["expected_speedup"]["type"] == "number"
 
 

@@ -1,10 +1,15 @@
 """Answers of a model by their requests, from exchanges on record."""
 
 import json
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from records.llm_exchange import LlmExchange, TokenUsage
+from records.store.rows import PendingTrial
+from records.store.store import Store
+from records.trial import Policy
 from search.llm.messages import Answer
 from search.llm.transcripts import (
     Diverged,
@@ -12,8 +17,10 @@ from search.llm.transcripts import (
     TranscriptTransport,
     canonical,
     difference,
+    last_submission,
     recorded_turns,
 )
+from tests.support import records as testing
 
 GOOD, LATER = Answer(text="{}", status=200), Answer(text="[]", status=200)
 BUSY = Answer(text="busy", status=529)
@@ -82,6 +89,49 @@ def test_a_request_that_is_not_recorded_is_compared_with_the_nearest_one():
 def test_a_record_without_any_request_says_so():
     with pytest.raises(Diverged, match="not recorded, and no other is"):
         TranscriptTransport([]).send(body("a"))
+
+
+STUDY_ID = "20260101-000000-aaaa"
+CALL = {"rationale": "why", "expected_speedup": 1.1, "code": "pass", "memo": "keep dp"}
+
+
+def replied(call):
+    block = {"type": "tool_use", "id": "t", "name": "submit_policy", "input": call}
+    return Answer(text=json.dumps({"content": [block]}), status=200)
+
+
+@pytest.fixture
+def store(tmp_path):
+    with closing(Store(tmp_path)) as made:
+        made.create(STUDY_ID, testing.study(), "test")
+        yield made
+
+
+def begin(store, ordinal, talk):
+    policy = Policy(source="pass", author="llm")
+    pending = PendingTrial(ordinal=ordinal, policy=policy, started_at=testing.START)
+    store.begin(STUDY_ID, pending, talk)
+
+
+def test_the_last_reply_with_policies_is_read_from_the_record(store):
+    begin(store, 1, exchange([body("a")], row(replied({**CALL, "memo": "drop tp"}))))
+    begin(store, 2, exchange([body("b"), body("c")], row(BUSY), row(replied(CALL))))
+    begin(store, 3, replace(exchange([body("d")], row(BUSY)), result="refused"))
+
+    found = last_submission(STUDY_ID, store)
+    assert found is not None
+    assert (found.trial, found.draft.memo) == (2, "keep dp")
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [exchange([]), exchange([body("a")], row(LATER)), replace(exchange([]), reply="no JSON")],
+    ids=["no reply", "a reply without a policy", "no exchange"],
+)
+def test_a_record_without_a_readable_reply_has_no_last_one(store, talk):
+    assert last_submission(STUDY_ID, store) is None
+    begin(store, 1, talk)
+    assert last_submission(STUDY_ID, store) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from evaluator.traces.analysis.difference import difference
-from records.errors import StoreError, StudyError
+from records.errors import CclsearchError, StoreError, StudyError
 from records.store.store import Store
 from records.trial import History, Measured, Trial
 from search.llm.tools import TraceQuestion, TraceTopic
@@ -33,10 +33,10 @@ class TraceReader:
         """Return what the traces show, or why they do not, cut and fenced: names are untrusted."""
         try:
             text = "\n".join(self._lines(question, history))
-        except StudyError as error:
-            text = one_line(str(error), LINE_CHARS)
         except StoreError:
             text = "the traces are no longer in the store, or are not what was stored"
+        except CclsearchError as error:
+            text = one_line(str(error), LINE_CHARS)
         return fenced(text, limit=ANSWER_CHARS)
 
     def _lines(self, question: TraceQuestion, history: History) -> Iterator[str]:

@@ -9,7 +9,6 @@ processes, threads and arguments become those that XLA's export to JSON would gi
 import re
 import struct
 from array import array
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -19,6 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator.traces.readers.files import ReadLimits, read_bytes
+from evaluator.traces.readers.protobuf import (
+    BYTES,
+    EIGHT_BYTES,
+    MOST_FIELDS,
+    NUMBER,
+    DamagedMessageError,
+    fields,
+    fields_of_many,
+)
 from evaluator.traces.readers.xla.events import (
     LATEST_NS,
     Arguments,
@@ -33,7 +41,6 @@ from records.errors import TraceError
 _MESSAGE_BYTES = (1 << 31) - 1  # protobuf's own limit
 _MOST_NAMES = 2_000_000
 _MOST_LINES = 100_000
-_MOST_FIELDS = 250
 _BLOCK_EVENTS = 1 << 13
 _UNNAMED: Final = -1 << 63
 
@@ -43,33 +50,29 @@ _HOST_PROCESS, _FIRST_DEVICE_PROCESS = 701, 1
 _STEP_NAME = "step_name"
 _ARGUMENTS = {*Arguments.__struct_fields__, _STEP_NAME}
 
-_NUMBER, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
-_WIDTHS: Final = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
-_WIDTH_OF: Final = np.array([0, 8, 0, -1, -1, 4, -1, -1])  # -1: no such field
-
 # Keys of fields: number * 8 + how the value is written.
-_ID: Final = 1 << 3 | _NUMBER  # of a plane or line; of an event or stat, that of its metadata
-_NAME: Final = 2 << 3 | _BYTES  # of a plane, line or metadata
-_PLANE: Final = 1 << 3 | _BYTES
-_LINE: Final = 3 << 3 | _BYTES
-_EVENT_METADATA: Final = 4 << 3 | _BYTES
-_STAT_METADATA: Final = 5 << 3 | _BYTES
-_MAP_VALUE: Final = 2 << 3 | _BYTES
-_LINE_TIMESTAMP_NS: Final = 3 << 3 | _NUMBER
-_LINE_DISPLAY_ID: Final = 10 << 3 | _NUMBER
-_LINE_DISPLAY_NAME: Final = 11 << 3 | _BYTES
-_EVENT: Final = 4 << 3 | _BYTES
-_OFFSET_PS: Final = 2 << 3 | _NUMBER
-_DURATION_PS: Final = 3 << 3 | _NUMBER
-_EVENT_STAT: Final = 4 << 3 | _BYTES
-_OCCURRENCES: Final = 5 << 3 | _NUMBER
-_DISPLAY_NAME: Final = 4 << 3 | _BYTES
-_METADATA_STAT: Final = 5 << 3 | _BYTES
-_DOUBLE: Final = 2 << 3 | _EIGHT_BYTES
-_UNSIGNED: Final = 3 << 3 | _NUMBER
-_SIGNED: Final = 4 << 3 | _NUMBER
-_TEXT: Final = 5 << 3 | _BYTES
-_REFERENCE: Final = 7 << 3 | _NUMBER
+_ID: Final = 1 << 3 | NUMBER  # of a plane or line; of an event or stat, that of its metadata
+_NAME: Final = 2 << 3 | BYTES  # of a plane, line or metadata
+_PLANE: Final = 1 << 3 | BYTES
+_LINE: Final = 3 << 3 | BYTES
+_EVENT_METADATA: Final = 4 << 3 | BYTES
+_STAT_METADATA: Final = 5 << 3 | BYTES
+_MAP_VALUE: Final = 2 << 3 | BYTES
+_LINE_TIMESTAMP_NS: Final = 3 << 3 | NUMBER
+_LINE_DISPLAY_ID: Final = 10 << 3 | NUMBER
+_LINE_DISPLAY_NAME: Final = 11 << 3 | BYTES
+_EVENT: Final = 4 << 3 | BYTES
+_OFFSET_PS: Final = 2 << 3 | NUMBER
+_DURATION_PS: Final = 3 << 3 | NUMBER
+_EVENT_STAT: Final = 4 << 3 | BYTES
+_OCCURRENCES: Final = 5 << 3 | NUMBER
+_DISPLAY_NAME: Final = 4 << 3 | BYTES
+_METADATA_STAT: Final = 5 << 3 | BYTES
+_DOUBLE: Final = 2 << 3 | EIGHT_BYTES
+_UNSIGNED: Final = 3 << 3 | NUMBER
+_SIGNED: Final = 4 << 3 | NUMBER
+_TEXT: Final = 5 << 3 | BYTES
+_REFERENCE: Final = 7 << 3 | NUMBER
 
 _LINE_HEADER: Final = (_ID, _NAME, _LINE_TIMESTAMP_NS, _LINE_DISPLAY_ID, _LINE_DISPLAY_NAME)
 
@@ -81,10 +84,6 @@ _BEGINNING = re.compile(
 
 Span: TypeAlias = tuple[int, int]
 """Where a message begins and ends in the file."""
-
-
-class _DamagedError(Exception):
-    """What stands here is no message of protobuf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def read_xspace(path: Path, limits: ReadLimits) -> XlaEvents:
     data = read_bytes(path, limits)
     try:
         return _Space(path, data, limits.event_count).events()
-    except (_DamagedError, IndexError) as error:
+    except (DamagedMessageError, IndexError) as error:
         raise TraceError(path, "is a damaged or truncated XLA profile") from error
 
 
@@ -131,7 +130,7 @@ class _Space:
         """Those of the host, and of the kind of devices that the job ran on."""
         data = self._data
         planes: list[tuple[str, Span]] = []
-        for key, start, end in _fields(data, 0, len(data)):
+        for key, start, end in fields(data, 0, len(data)):
             if key == _PLANE:
                 self._count("lines")
                 planes.append((_name(data, (start, end)), (start, end)))
@@ -151,7 +150,7 @@ class _Space:
         stats: dict[int, Span] = {}
         tables = {_EVENT_METADATA: kinds, _STAT_METADATA: stats}
         number = 0
-        for key, start, end in _fields(data, *span):
+        for key, start, end in fields(data, *span):
             if key == _LINE:
                 self._count("lines")
                 lines.append((start, end))
@@ -171,7 +170,7 @@ class _Space:
         data = self._data
         header = dict.fromkeys(_LINE_HEADER, (0, 0))
         starts, ends, most = array("q"), array("q"), self._left["events"]
-        for key, start, end in _fields(data, *span):
+        for key, start, end in fields(data, *span):
             if key == _EVENT:
                 starts.append(start)
                 ends.append(end)
@@ -197,7 +196,7 @@ class _Space:
         ends: NDArray[np.int64],
     ) -> None:
         """Keep what may matter of some events of a line, all fields of all of them in few steps."""
-        row, key, value, end = _fields_of_many(plane.bytes, starts, ends)
+        row, key, value, end = fields_of_many(plane.bytes, starts, ends)
 
         def numbers(wanted: int) -> NDArray[np.int64]:
             column = np.zeros(starts.size, np.int64)
@@ -254,7 +253,7 @@ class _Plane:
         self, owner: NDArray[np.int64], starts: NDArray[np.int64], ends: NDArray[np.int64]
     ) -> dict[int, dict[str, ArgumentValue]]:
         """The arguments that matter, by the row that each of these stats belongs to."""
-        stat, key, value, end = _fields_of_many(self.bytes, starts, ends)
+        stat, key, value, end = fields_of_many(self.bytes, starts, ends)
         number = np.full(starts.size, _UNNAMED)
         number[stat[key == _ID]] = value[key == _ID]
         rows = np.flatnonzero((key != _ID) & np.isin(number, list(self._wanted))[stat])
@@ -269,12 +268,12 @@ class _Plane:
     def _read_kind(self, span: Span) -> _EventKind:
         header = _header(self._data, span, _NAME, _DISPLAY_NAME)
         name, display_name = (_text(self._data, where) for where in header.values())
-        fields = _fields(self._data, *span)
+        found = fields(self._data, *span)
         stats = list(
-            islice((where for key, *where in fields if key == _METADATA_STAT), _MOST_FIELDS + 1)
+            islice((where for key, *where in found if key == _METADATA_STAT), MOST_FIELDS + 1)
         )
-        if len(stats) > _MOST_FIELDS:
-            raise _DamagedError
+        if len(stats) > MOST_FIELDS:
+            raise DamagedMessageError
         starts, ends = np.array(stats, np.int64).reshape(-1, 2).T
         arguments = self.arguments_of(np.zeros_like(starts), starts, ends).get(0, {})
         if display_name:
@@ -301,7 +300,7 @@ class _Plane:
 def _header(data: bytearray, span: Span, *keys: int) -> dict[int, Span]:
     """The last value of each of these fields: a number and 0, or where it lies; zeros if absent."""
     found = dict.fromkeys(keys, (0, 0))
-    for key, start, end in _fields(data, *span):
+    for key, start, end in fields(data, *span):
         if key in found:
             found[key] = start, end
     return found
@@ -313,94 +312,6 @@ def _name(data: bytearray, span: Span) -> str:
 
 def _text(data: bytearray, span: Span) -> str:
     return data[span[0] : span[1]].decode(errors="replace")
-
-
-def _fields(data: bytearray, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The fields of a message: key, then a number and 0, or where the value lies.
-
-    Raises _DamagedError, and IndexError at the end of the file.
-    """
-    while at < end:
-        key = data[at]
-        at += 1
-        if key > 127:
-            key, at = _varint(data, at - 1)
-        how = key & 7
-        if how in _WIDTHS:
-            value = _WIDTHS[how]
-        elif how in {_NUMBER, _BYTES}:
-            value = data[at]
-            at += 1
-            if value > 127:
-                value, at = _varint(data, at - 1)
-        else:
-            raise _DamagedError
-        if how == _NUMBER:
-            yield key, value, 0
-        elif at + value <= end:
-            yield key, at, at + value
-            at += value
-        else:
-            raise _DamagedError
-    if at > end:
-        raise _DamagedError
-
-
-def _fields_of_many(
-    data: NDArray[np.uint8], at: NDArray[np.int64], end: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """What `_fields` gives of many small messages, behind the row of each: first fields first.
-
-    Numbers are as int64. Raises as `_fields`, and where a message has very many fields.
-    """
-    row = np.arange(at.size)
-    found = [np.empty((4, 0), np.int64)]
-    for _ in range(_MOST_FIELDS):
-        is_open = at < end
-        row, at, end = row[is_open], at[is_open], end[is_open]
-        if not row.size:
-            return tuple(np.concatenate(found, axis=1))
-        key, at = _varints(data, at)
-        how = key & 7
-        value = _WIDTH_OF[how]
-        varied = (how == _NUMBER) | (how == _BYTES)
-        value[varied], at[varied] = _varints(data, at[varied])
-        is_number = how == _NUMBER
-        size = np.where(is_number, 0, value)
-        if np.any((size < 0) | (size > end - at) | (at > end)):
-            raise _DamagedError
-        found.append(
-            np.stack((row, key, np.where(is_number, value, at), np.where(is_number, 0, at + size)))
-        )
-        at = at + size
-    raise _DamagedError
-
-
-def _varints(
-    data: NDArray[np.uint8], at: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """What `_varint` gives, of many places; numbers as int64."""
-    number, at, rows = np.zeros(at.size, np.int64), at.copy(), np.arange(at.size)
-    for shift in range(0, 70, 7):
-        byte = data[at[rows]].astype(np.int64)
-        number[rows] |= (byte & 127) << shift
-        at[rows] += 1
-        rows = rows[byte > 127]
-        if not rows.size:
-            return number, at
-    raise _DamagedError
-
-
-def _varint(data: bytearray, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, least first, and what follows it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number & (1 << 64) - 1, at
-    raise _DamagedError
 
 
 def _signed(number: int) -> int:

@@ -58,6 +58,8 @@ class Works(Table):
     """Place of the rank in its trace set."""
     span: NDArray[np.int64]
     """Row among the spans of the rank."""
+    call: NDArray[np.int64]
+    """Row of its launch among the spans of the rank; -1: unknown."""
     lane: NDArray[np.int64]
     """Number of the stream, over all ranks."""
     step: NDArray[np.int64]
@@ -100,6 +102,8 @@ class Pauses(Table):
     """
 
     rank: NDArray[np.int32]
+    span: NDArray[np.int64]
+    """Row among the spans of the rank."""
     start_ns: Nanoseconds
     end_ns: Nanoseconds
     shortest_ns: Nanoseconds
@@ -180,6 +184,7 @@ class _RankGraph:
         works = Works(
             rank=np.full(rows.size, place, np.int32),
             span=rows,
+            call=call,
             lane=spans.lane_id[rows].astype(np.int64),
             step=_steps(trace, spans.start_ns[rows], called_ns),
             activity=spans.activity[rows],
@@ -320,6 +325,7 @@ def _pauses(
     shortest_ns = np.where(source >= 0, np.minimum(took_ns, took_ns.min(initial=_TAIL_NS)), took_ns)
     pauses = Pauses(
         rank=np.full(row.size, place, np.int32),
+        span=row,
         start_ns=start_ns,
         end_ns=end_ns,
         shortest_ns=shortest_ns,

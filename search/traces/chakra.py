@@ -2,48 +2,36 @@
 
 Schema 0.0.4 of mlcommons/chakra, `et_def.proto`: messages behind their length, first the metadata
 of the file, then nodes. The work of a device waits for the work before it on its stream, for what
-is known to hold it back on other streams, and for the host.
+is known to hold it back on other streams, and for the host. Simulators run that; the recorded
+times, which nodes have as well, are for `evaluator.traces.readers.chakra`.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.traces.model import Activity, CollectiveKind, RankGroup
+from evaluator.traces.model import Activity, CollectiveKind, RankGroup, RankTrace
+from evaluator.traces.readers.chakra.nodes import BY_SHARD, COLLECTIVES, GROUPS_NODE, NodeType
+from evaluator.traces.readers.protobuf import (
+    bytes_field,
+    delimited,
+    number_field,
+    packed_field,
+    text_field,
+)
 from evaluator.whatif.graph import NEVER
 from evaluator.whatif.questions import WhatIf
 
 VERSION: Final = "0.0.4"
-_COLLECTIVES: Final[Mapping[int, int]] = {
-    CollectiveKind.ALL_REDUCE: 0,
-    CollectiveKind.REDUCE: 1,
-    CollectiveKind.ALL_GATHER: 2,
-    CollectiveKind.GATHER: 3,
-    CollectiveKind.SCATTER: 4,
-    CollectiveKind.BROADCAST: 5,
-    CollectiveKind.ALL_TO_ALL: 6,
-    CollectiveKind.REDUCE_SCATTER: 7,
-    CollectiveKind.BARRIER: 9,
-}
-_BY_SHARD: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.GATHER)
-"""Kinds whose size is what a rank puts in, not the whole buffer."""
+_TYPES: Final = {kind: type_ for type_, kind in reversed([*COLLECTIVES.items()])}
 _ANY_DIMENSION: Final = 4
 
 Value: TypeAlias = bool | int | str | Sequence[bool]
-
-
-class _NodeType(IntEnum):
-    METADATA = 1
-    COMPUTE = 4
-    SEND = 5
-    RECEIVE = 6
-    COLLECTIVE = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +55,26 @@ def write_chakra(whatif: WhatIf, folder: Path) -> ChakraTrace:
     node_count = 0
     for place, rank in enumerate(whatif.matches.rank_numbers):
         with (folder / f"chakra.{rank}.et").open("wb") as out:
-            out.write(_delimited(_text(1, VERSION)))
+            out.write(delimited(_about(whatif.traces.ranks[place])))
             for node in _nodes(whatif, place, rank, talk):
-                out.write(_delimited(node))
+                out.write(delimited(node))
                 node_count += 1
     communicates = whatif.graph.works.activity == Activity.COMMUNICATION
     return ChakraTrace(
         rank_count=len(whatif.matches.rank_numbers),
         node_count=node_count,
         communication_count=int(np.count_nonzero(communicates)),
-        fixed_count=int(np.count_nonzero(communicates & (talk.type == _NodeType.COMPUTE))),
+        fixed_count=int(np.count_nonzero(communicates & (talk.type == NodeType.COMPUTE))),
+    )
+
+
+def _about(trace: RankTrace) -> bytes:
+    """The `GlobalMetadata`: the schema, and what the trace says of the job."""
+    device = trace.device.name if trace.device else ""
+    return (
+        text_field(1, VERSION)
+        + bytes_field(2, _attribute("device", device))
+        + bytes_field(2, _attribute("world_size", trace.world_size or 0))
     )
 
 
@@ -85,10 +83,11 @@ class _Talk:
     """What communicates; columns of shape (works,), `groups` are those of the job."""
 
     type: NDArray[np.int8]
-    """`_NodeType` values; COMPUTE also for communication that is not fully known."""
+    """`NodeType` values; COMPUTE also for communication that is not fully known."""
     kind: NDArray[np.int8]
     group: NDArray[np.int32]
     bytes: NDArray[np.int64]
+    sequence: NDArray[np.int64]
     groups: tuple[RankGroup, ...]
 
     @classmethod
@@ -108,39 +107,46 @@ class _Talk:
         group = np.where(call >= 0, calls.group_id[call], -1).astype(np.int32)
         sized = np.where(call >= 0, calls.bytes[call], 0)
         size = np.array([*(len(each.ranks or ()) for each in groups), 0])[group]
-        by_shard = np.isin(kind, _BY_SHARD) & (size > 0)
+        by_shard = np.isin(kind, BY_SHARD) & (size > 0)
         message = np.where(by_shard, sized // np.maximum(size, 1), sized)
         known = (size > 0) & ((message > 0) | (kind == CollectiveKind.BARRIER))
-        type_ = np.full(works.count, _NodeType.COMPUTE, np.int8)
-        type_[known & np.isin(kind, list(_COLLECTIVES))] = _NodeType.COLLECTIVE
+        type_ = np.full(works.count, NodeType.COMPUTE, np.int8)
+        type_[known & np.isin(kind, list(_TYPES))] = NodeType.COLLECTIVE
         between_two = known & (size == 2) & (works.instance >= 0)
-        type_[between_two & (kind == CollectiveKind.SEND)] = _NodeType.SEND
-        type_[between_two & (kind == CollectiveKind.RECV)] = _NodeType.RECEIVE
-        return cls(type=type_, kind=kind, group=group, bytes=message, groups=groups)
+        type_[between_two & (kind == CollectiveKind.SEND)] = NodeType.SEND
+        type_[between_two & (kind == CollectiveKind.RECV)] = NodeType.RECEIVE
+        sequence = np.where(call >= 0, calls.sequence[call], -1)
+        return cls(
+            type=type_, kind=kind, group=group, bytes=message, sequence=sequence, groups=groups
+        )
 
     def attributes(self, row: int, rank: int) -> dict[str, Value]:
         """What a simulator needs of communication; nothing of other work."""
-        type_, size = self.type[row], {"comm_size": int(self.bytes[row])}
-        group = self.groups[self.group[row]]
-        if type_ == _NodeType.COLLECTIVE:
-            kind = _COLLECTIVES[CollectiveKind(self.kind[row])]
-            dimensions = {"involved_dim": (True,) * _ANY_DIMENSION}
-            return {"comm_type": kind, **size, "pg_name": str(self.group[row]), **dimensions}
-        if type_ in {_NodeType.SEND, _NodeType.RECEIVE}:
-            (other,) = {*(group.ranks or ())} - {rank}
-            ends = (rank, other) if type_ == _NodeType.SEND else (other, rank)
-            return {"comm_src": ends[0], "comm_dst": ends[1], "comm_tag": 0, **size}
-        return {}
+        if self.group[row] < 0:
+            return {}
+        found: dict[str, Value] = {"pg_name": str(self.group[row])}
+        if self.sequence[row] >= 0:
+            found["sequence"] = int(self.sequence[row])
+        if (kind := CollectiveKind(self.kind[row])) in _TYPES:
+            found["comm_type"] = _TYPES[kind]
+        if self.type[row] == NodeType.COMPUTE:
+            return found
+        found["comm_size"] = int(self.bytes[row])
+        if self.type[row] == NodeType.COLLECTIVE:
+            return {**found, "involved_dim": (True,) * _ANY_DIMENSION}
+        (other,) = {*(self.groups[self.group[row]].ranks or ())} - {rank}
+        ends = (rank, other) if self.type[row] == NodeType.SEND else (other, rank)
+        return {**found, "comm_src": ends[0], "comm_dst": ends[1], "comm_tag": 0}
 
 
 def _nodes(whatif: WhatIf, place: int, rank: int, talk: _Talk) -> Iterator[bytes]:
     """Yield the nodes of a rank: its groups, its host, then the work of its device."""
-    works = whatif.graph.works
+    works, spans = whatif.graph.works, whatif.traces.ranks[place].spans
     named = {str(n): each.ranks for n, each in enumerate(talk.groups) if each.ranks}
     groups = [{"pg_name": name, "ranks": list(ranks)} for name, ranks in named.items()]
     # Readers cut two characters off each end.
-    listed = _text(1, f'["{json.dumps(groups)}"]')
-    yield _node(0, "## process_group:init ##", _NodeType.METADATA, inputs=listed)
+    listed = text_field(1, f'["{json.dumps(groups)}"]')
+    yield _node(0, GROUPS_NODE, NodeType.METADATA, inputs=listed)
     own = np.flatnonzero(works.rank == place)
     host = _Host(whatif, place, own)
     yield from host.nodes
@@ -158,21 +164,36 @@ def _nodes(whatif: WhatIf, place: int, rank: int, talk: _Talk) -> Iterator[bytes
             began_ns = ended_ns - whatif.recorded.transfer_ns[joint]
         took_us = _micros(ended_ns) - _micros(began_ns)
         name = works.names[works.name[row]]
-        attributes = {"is_cpu_op": False, **talk.attributes(row, rank)}
+        attributes: dict[str, Value] = {
+            "is_cpu_op": False,
+            "stream": int(spans.lane_id[works.span[row]]),
+            **_when(works.start_ns[row], ended_ns, works.step[row]),
+            **talk.attributes(row, rank),
+        }
+        if talk.type[row] == NodeType.COMPUTE:
+            attributes["activity"] = Activity(works.activity[row]).name.lower()
         yield _node(host.number(row), name, talk.type[row], took_us, deps, attributes)
+
+
+def _when(start_ns: int, end_ns: int, step: int) -> dict[str, Value]:
+    """The recorded times, and the step where it is known."""
+    times: dict[str, Value] = {"start_ns": int(start_ns), "end_ns": int(end_ns)}
+    return {**times, "step": int(step)} if step >= 0 else times
 
 
 class _Host:
     """The host of a rank as a chain of nodes, which are numbered from 1.
 
     One for each launch ends when the work may start. A wait for the device is two: what the host
-    did before, and the wait, which ends after what it waits for.
+    did before, and the wait, which ends after what it waits for. A copy whose launch lasts until it
+    has ended has a wait as well, of no recorded time.
     """
 
     def __init__(self, whatif: WhatIf, place: int, own: NDArray[np.int64]) -> None:
         graph, works, pauses = whatif.graph, whatif.graph.works, whatif.graph.pauses
         launched = own[works.launched_ns[own] > NEVER]
         paused = np.flatnonzero(pauses.rank == place)
+        self._graph, self._spans = graph, whatif.traces.ranks[place].spans
         self._base = 1 + launched.size + 2 * paused.size - int(own[0])
         self.nodes: list[bytes] = []
         self.launch_of: dict[int, int] = {}
@@ -182,31 +203,49 @@ class _Host:
         moments = np.concatenate((works.launched_ns[launched], pauses.end_ns[paused]))
         for event in np.argsort(moments, kind="stable").tolist():
             if event < launched.size:
-                row = int(launched[event])
-                name = f"launch {works.names[works.name[row]]}"
-                self._go_on(name, works.launched_ns[row] + works.latency_ns[row])
-                self.launch_of[row] = len(self.nodes)
+                self._launch(int(launched[event]))
             else:
                 pause = int(paused[event - launched.size])
-                waited = ending.get(pause, [])
-                begun_ns = pauses.start_ns[pause]
-                self._go_on("before a wait", begun_ns)
-                begun_ns = max([begun_ns, *(works.end_ns[work] for work in waited)])
-                self._now_us = max(self._now_us, _micros(begun_ns))
-                self._go_on("wait for the device", pauses.end_ns[pause], waited)
+                self._pause(pause, ending.get(pause, []))
+
+    def _launch(self, row: int) -> None:
+        works, call = self._graph.works, int(self._graph.works.call[row])
+        began_ns = works.launched_ns[row]
+        when = _when(began_ns, began_ns + self._spans.duration_ns[call], works.step[row])
+        self._go_on(self._name(call), began_ns + works.latency_ns[row], when=when)
+        self.launch_of[row] = len(self.nodes)
+
+    def _pause(self, pause: int, waited: Sequence[int]) -> None:
+        pauses, span = self._graph.pauses, int(self._graph.pauses.span[pause])
+        began_ns, ended_ns = pauses.start_ns[pause], pauses.end_ns[pause]
+        self._go_on("before a wait", began_ns)
+        latest_ns = max([began_ns, *(self._graph.works.end_ns[work] for work in waited)])
+        self._now_us = max(self._now_us, _micros(latest_ns))
+        is_copy = self._spans.activity[span] == Activity.LAUNCH
+        when = {} if is_copy else _when(began_ns, ended_ns, -1)
+        self._go_on(self._name(span), ended_ns, waited, when)
+
+    def _name(self, span: int) -> str:
+        return self._spans.names[int(self._spans.name_id[span])]
 
     def number(self, work: int) -> int:
         """The node of a work of the rank."""
         return self._base + work
 
-    def _go_on(self, name: str, until_ns: int, waited: Sequence[int] = ()) -> None:
+    def _go_on(
+        self,
+        name: str,
+        until_ns: int,
+        waited: Sequence[int] = (),
+        when: Mapping[str, Value] | None = None,
+    ) -> None:
         until_us = max(_micros(until_ns), self._now_us)
         node = len(self.nodes) + 1
         deps = [node - 1] if self.nodes else []
         deps += map(self.number, waited)
         took_us = until_us - self._now_us
-        attributes = {"is_cpu_op": True}
-        self.nodes.append(_node(node, name, _NodeType.COMPUTE, took_us, deps, attributes))
+        attributes = {"is_cpu_op": True, **(when or {})}
+        self.nodes.append(_node(node, name, NodeType.COMPUTE, took_us, deps, attributes))
         self._now_us = until_us
 
 
@@ -235,50 +274,22 @@ def _node(
     inputs: bytes = b"",
 ) -> bytes:
     """A `Node`; what its host and streams make it wait for are its data dependencies."""
-    parts = [_number(1, number), _text(2, name), _number(3, int(type_))]
-    packed = b"".join(_varint(one) for one in dict.fromkeys(deps))
-    parts.append(_bytes(5, packed) if packed else b"")
-    parts.append(_number(7, took_us))
-    parts.append(_bytes(8, inputs) if inputs else b"")
-    for key, value in (attributes or {}).items():
-        parts.append(_bytes(10, _text(1, key) + _value(value)))
+    parts = [number_field(1, number), text_field(2, name), number_field(3, int(type_))]
+    parts += [packed_field(5, dict.fromkeys(deps)), number_field(7, took_us)]
+    parts.append(bytes_field(8, inputs) if inputs else b"")
+    parts += [bytes_field(10, _attribute(*one)) for one in (attributes or {}).items()]
     return b"".join(parts)
 
 
-def _value(value: Value) -> bytes:
-    """The value of an `AttributeProto`."""
+def _attribute(name: str, value: Value) -> bytes:
+    """An `AttributeProto`."""
     match value:
         case bool():
-            return _number(27, int(value))
+            content = number_field(27, int(value))
         case int():
-            return _number(9, value)
+            content = number_field(9, value)
         case str():
-            return _text(29, value)
+            content = text_field(29, value)
         case _:
-            return _bytes(28, _bytes(1, bytes(value)))
-
-
-def _number(field: int, value: int) -> bytes:
-    return _varint(field << 3) + _varint(value)
-
-
-def _text(field: int, text: str) -> bytes:
-    return _bytes(field, text.encode("utf-8", "replace"))
-
-
-def _bytes(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(content)) + content
-
-
-def _delimited(message: bytes) -> bytes:
-    return _varint(len(message)) + message
-
-
-def _varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
-    found = bytearray()
-    while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+            content = bytes_field(28, bytes_field(1, bytes(value)))
+    return text_field(1, name) + content

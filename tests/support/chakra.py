@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support import xla
+
 VARINT, SIZES = 0, {1: 8, 5: 4}
 """Types of fields; those without a size state their length."""
+ATTRIBUTE = 10
 METADATA, COMPUTE, SEND, RECEIVE, COLLECTIVE = 1, 4, 5, 6, 7
 
 
@@ -27,6 +30,25 @@ def read_chakra(path: Path) -> tuple[str, list[Node]]:
     """The schema version of a file, and its nodes in their order."""
     metadata, *messages = _messages(path.read_bytes())
     return dict(_fields(metadata)).get(1, b"").decode(), [_node(message) for message in messages]
+
+
+def without_times(content: bytes) -> bytes:
+    """The same file as others write it, whose nodes do not say when they ran."""
+    metadata, *messages = _messages(content)
+    kept = [metadata]
+    for message in messages:
+        fields = [
+            (number, value)
+            for number, value in _fields(message)
+            if not (number == ATTRIBUTE and dict(_fields(value))[1] in {b"start_ns", b"end_ns"})
+        ]
+        kept.append(
+            b"".join(
+                xla.number(field, value) if isinstance(value, int) else xla.text(field, value)
+                for field, value in fields
+            )
+        )
+    return b"".join(xla.text(1, message)[1:] for message in kept)
 
 
 def run_us(ranks: dict[int, list[Node]]) -> int:

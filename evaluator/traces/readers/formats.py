@@ -3,15 +3,17 @@
 import codecs
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from io import BytesIO
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from evaluator.traces.model import RankTrace
+from evaluator.traces.readers.chakra.nodes import is_chakra
 from evaluator.traces.readers.column_file import read_columns, read_header
 from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
 from evaluator.traces.readers.kineto.reader import read_rank
@@ -23,8 +25,6 @@ from records.errors import TraceError
 _LOOKED_AT_BYTES = 1 << 18
 _LOOKED_AT_IN_ALL_BYTES = 64 << 20
 _LONGEST_FIELD_BYTES = 100
-_SQLITE = b"SQLite format 3\0"
-_COLUMNS = b'{"label":null,"checksum":'
 _CHROME = re.compile(rb'"traceEvents"\s*:|"ph"\s*:\s*"[A-Za-z]"')
 _XLA = re.compile(rb'"highres-ticks"\s*:|"name"\s*:\s*"/(?:device|host):[A-Za-z]+')
 _KINETO = re.compile(
@@ -35,8 +35,8 @@ _KINETO = re.compile(
     re.IGNORECASE,
 )
 _READABLE = (
-    "what is read is Chrome JSON of PyTorch's profiler or XLA, .xplane.pb of XLA, and SQLite of "
-    "Nsight Systems"
+    "what is read is Chrome JSON of PyTorch's profiler or XLA, .xplane.pb of XLA, SQLite of Nsight "
+    "Systems, and .et of Chakra"
 )
 _OTHER_KINDS = (
     (re.compile(rb"\s*\Z"), "is empty"),
@@ -45,7 +45,8 @@ _OTHER_KINDS = (
     (re.compile(rb".{257}ustar", re.DOTALL), "is a tar archive; unpack it"),
     (
         re.compile(rb'\s*\{(?=.{0,4096}"nodes"\s*:).{0,4096}"schema"\s*:', re.DOTALL),
-        "is an execution trace: operators and what they depend on, without their times",
+        "is an execution trace of PyTorch: operators without the durations of device work; read "
+        "what torch.profiler wrote of the same rank: cclsearch trace breakdown PROFILE.json",
     ),
     (re.compile(rb"\s*\[\s*\[\s*-?\d"), "is a timeline of memory, without spans"),
     (re.compile(rb"\s*[\[{]"), "is JSON without trace events"),
@@ -67,8 +68,19 @@ class Format(StrEnum):
     KINETO = "kineto"
     XLA = "xla"
     NSYS = "nsys"
+    CHAKRA = "chakra"
+    """Graphs of durations, which are read for all ranks together."""
     COLUMNS = "columns"
     """What a node of a cluster reduced the traces of its ranks to."""
+
+
+_BINARY: Final[Mapping[Format, Callable[[bytes], bool]]] = {
+    Format.NSYS: lambda start: start.startswith(b"SQLite format 3\0"),
+    Format.COLUMNS: lambda start: start.startswith(b'{"label":null,"checksum":'),
+    Format.XLA: is_xspace,
+    Format.CHAKRA: is_chakra,
+}
+"""Formats by how a file begins."""
 
 
 class NoTraceError(TraceError):
@@ -89,12 +101,8 @@ def format_of(path: Path, limits: ReadLimits) -> Format:
         start = start or piece.removeprefix(codecs.BOM_UTF8)
         if start.startswith(MERGED):
             raise NoTraceError(path, "is a merged trace of several ranks; read their own traces")
-        if start.startswith(_SQLITE):
-            return Format.NSYS
-        if start.startswith(_COLUMNS):
-            return Format.COLUMNS
-        if is_xspace(start):
-            return Format.XLA
+        if binary := next((each for each, begins in _BINARY.items() if begins(start)), None):
+            return binary
         if start.lstrip()[:1] not in {b"{", b"["}:
             break
         text = end + piece
@@ -117,7 +125,8 @@ def read_file(
     """The traces in a file, one for each device of it, by rising rank.
 
     A Kineto file that names no rank is of `only_rank`, the one rank of a job of one. The devices of
-    other files are ranks 0, 1, ... Raises TraceError when the file is no trace or a damaged one.
+    other files are ranks 0, 1, ... Raises TraceError when the file is no trace or a damaged one, or
+    one of Chakra, which is read with those of the other ranks.
     """
     match format_of(path, limits):
         case Format.KINETO:
@@ -128,6 +137,10 @@ def read_file(
             return nsys.read_devices(path, limits)
         case Format.COLUMNS:
             return _read_reduced(path, limits)
+        case Format.CHAKRA:
+            raise TraceError(
+                path, "is a Chakra trace: read it with those of all ranks, by naming their folder"
+            )
 
 
 def _read_reduced(path: Path, limits: ReadLimits) -> tuple[RankTrace, ...]:
@@ -146,7 +159,7 @@ def _kind(path: Path, start: bytes) -> str:
 
 
 _TRACE_NAME = re.compile(
-    r"[^.].*\.(json|sqlite|xplane\.pb|columns)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL
+    r"[^.].*\.(json|sqlite|xplane\.pb|et|columns)(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL
 )
 _PROFILE_NAME = re.compile(r"(?P<host>.+)\.xplane\.pb(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
 _EXPORT_NAME = re.compile(r"(?P<host>.+)\.trace\.json(\.gz|\.zst)?", re.IGNORECASE | re.DOTALL)
@@ -188,7 +201,7 @@ def find_traces(path: Path, limits: ReadLimits) -> TraceFiles:
         return below[0]
     others = f": {shorten_list(here.others)}" if here.others else ""
     raise TraceError(
-        path, f"holds no *.json, *.sqlite or *.xplane.pb that a profiler wrote{others}"
+        path, f"holds no *.json, *.sqlite, *.xplane.pb or *.et that a profiler wrote{others}"
     )
 
 
@@ -220,7 +233,7 @@ def _in_folder(folder: Path, limits: ReadLimits) -> TraceFiles:
             files.append((path, format_of(path, limits)))
         except NoTraceError as error:
             others.append(f"{path.name} {error.kind}")
-    exports = _exports(files)
+    exports = _exports(files) | _graphs(files)
     others += [f"{path.name} {what}" for path, what in exports.items()]
     return TraceFiles(
         folder, tuple(file for file in files if file[0] not in exports), tuple(others)
@@ -239,6 +252,12 @@ def _exports(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:
         elif format_ is Format.XLA and _LATEST_EXPORT.fullmatch(path.name):
             exports[path] = "is an export of the profiles here"
     return exports
+
+
+def _graphs(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:
+    """What has only durations, where traces of a profiler are there as well."""
+    chakra = [path for path, format_ in files if format_ is Format.CHAKRA]
+    return dict.fromkeys(chakra if len(chakra) < len(files) else (), "has no times")
 
 
 def _by_number(name: str) -> list[int | str]:

@@ -23,6 +23,7 @@ from evaluator.rank.protocol import die_with
 from evaluator.traces.analysis.stragglers import align_clocks
 from evaluator.traces.model import Activity, RankGroup, RankTrace, TraceSet
 from evaluator.traces.readers.cache import cache_path, read_and_cache, read_cache
+from evaluator.traces.readers.chakra.reader import read_job
 from evaluator.traces.readers.column_file import read_columns, read_header, write_columns
 from evaluator.traces.readers.files import LARGE_LIMITS, STANDARD_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import Format, find_traces, read_file, shorten_list
@@ -54,10 +55,14 @@ def _with_work(path: Path, limits: ReadLimits, only_rank: int | None) -> tuple[R
 
 
 def join_ranks(
-    files: Iterable[tuple[Path, Sequence[RankTrace]]], remarks: Sequence[str] = ()
+    files: Iterable[tuple[Path, Sequence[RankTrace]]],
+    remarks: Sequence[str] = (),
+    *,
+    one_clock: bool = False,
 ) -> TraceSet:
     """What was read from files, as one job; what is in one file is on one clock already.
 
+    So are all files where `one_clock` is set.
     Raises TraceError when two hold the same rank, or they do not agree on the size of the job.
     """
     read: dict[int, tuple[Path, RankTrace]] = {}
@@ -80,7 +85,8 @@ def join_ranks(
         remarks=tuple(remarks),
         files=tuple(path for path, _ in ranks),
     )
-    return align_clocks(_with_whole_job_groups(job), [clocks[path] for path, _ in ranks])
+    job = _with_whole_job_groups(job)
+    return job if one_clock else align_clocks(job, [clocks[path] for path, _ in ranks])
 
 
 def by_device(trace: RankTrace) -> tuple[RankTrace, ...]:
@@ -415,11 +421,11 @@ def read_folder(
 ) -> TraceSet:
     """The traces of one run, by rank, their clocks aligned: all in a folder, or one file.
 
-    Looks at `*.json`, `*.sqlite` and `*.xplane.pb`, packed or not, in the folder or else in the one
-    folder below it that holds any; what no profiler wrote is left out, and so is the export of a
-    profile that is there itself, as `TraceSet.remarks` then say. A trace
-    that lies alone and names no rank is of rank 0. What was read from large files is cached next
-    to them and read from there the next time, unless `use_cache` is False.
+    Looks at `*.json`, `*.sqlite`, `*.xplane.pb` and `*.et`, packed or not, in the folder or else in
+    the one folder below it that holds any; what no profiler wrote is left out, and so are the
+    export of a profile and Chakra traces where there is a profile, as `TraceSet.remarks` then say.
+    A trace that lies alone and names no rank is of rank 0. What was read from large files is cached
+    next to them and read from there the next time, unless `use_cache` is False.
 
     Raises TraceError when there is no trace, one is damaged, or they are not of one run.
     """
@@ -432,6 +438,13 @@ def read_folder(
         named = shorten_list([f"{name} ({format_})" for format_, name in sorted(formats.items())])
         raise TraceError(found.folder, f"holds traces of several profilers, {named}; name one file")
     files = [file for file, _ in found.files]
+    if Format.CHAKRA in formats:
+        ranks, scheduled = read_job(files, limits)
+        return join_ranks(
+            [(file, [rank]) for file, rank in zip(files, ranks, strict=True)],
+            [*remarks, *scheduled],
+            one_clock=True,
+        )
     read = read_files(files, limits, use_cache=use_cache, on_file=on_file)
     if len(files) == 1:
         read = [tuple(part for trace in read[0] for part in by_device(trace))]

@@ -1,11 +1,28 @@
-"""`cclsearch trace chakra`: what a reader of the schema finds, and how long a run of it takes."""
+"""`cclsearch trace chakra`: what a reader of the schema finds, and how long a run of it takes.
+
+What is written is read again as the same job, with its times or as a schedule without them.
+"""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from tests.support.chakra import COLLECTIVE, COMPUTE, METADATA, read_chakra, run_us
+from evaluator.traces.analysis.breakdown import job_split
+from evaluator.traces.analysis.collectives import match
+from evaluator.traces.readers.read import read_folder
+from evaluator.whatif.questions import Question, WhatIf
+from search.traces.chakra import write_chakra
+from tests.support.chakra import (
+    COLLECTIVE,
+    COMPUTE,
+    METADATA,
+    read_chakra,
+    run_us,
+    without_times,
+)
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 SYNTHETIC, GLOO = TRACES / "synth_fsdp_4rank_straggler2", TRACES / "gloo_ddp_2rank"
@@ -89,3 +106,87 @@ def test_a_folder_with_other_files_is_left_alone(cclsearch, tmp_path):
 
     assert ended.code == 2
     assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+
+
+QUESTIONS = {
+    "faster links": Question(bandwidth={"communication": 2.0}),
+    "faster kernels": Question(kernels={"compute": 2.0}),
+    "no straggler": Question(no_straggler=True),
+    "more nodes": Question(nodes=8),
+}
+
+
+def replay(folder):
+    traces = read_folder(folder, use_cache=False)
+    return WhatIf.of(traces, match(traces), ranks_per_node=2)
+
+
+def parts_of(job):
+    """What each step of each rank consists of."""
+    return [
+        {field.name: np.asarray(getattr(part, field.name)).tolist() for field in fields(part)}
+        for part in job_split(job.traces).parts
+    ]
+
+
+@pytest.fixture(scope="module")
+def job():
+    return replay(SYNTHETIC)
+
+
+@pytest.fixture(scope="module")
+def written(job, tmp_path_factory):
+    """The folder of its Chakra traces."""
+    folder = tmp_path_factory.mktemp("job") / "chakra"
+    write_chakra(job, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def untimed(written, tmp_path_factory):
+    """The folder of the same without times."""
+    folder = tmp_path_factory.mktemp("untimed")
+    for file in written.iterdir():
+        (folder / file.name).write_bytes(without_times(file.read_bytes()))
+    return folder
+
+
+def test_a_job_that_is_read_back_has_the_same_times_and_answers(job, written):
+    back = replay(written)
+
+    assert back.measured_s == job.measured_s
+    assert {name: back.answer(question) for name, question in QUESTIONS.items()} == {
+        name: job.answer(question) for name, question in QUESTIONS.items()
+    }
+    assert parts_of(back) == parts_of(job)
+
+
+def test_a_job_that_was_read_back_is_written_as_before(written, tmp_path):
+    write_chakra(replay(written), tmp_path / "again")
+
+    for file in written.iterdir():
+        assert (tmp_path / "again" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_without_times_a_job_takes_as_long_as_a_run_of_its_nodes(untimed):
+    ranks = {rank: read_chakra(untimed / f"chakra.{rank}.et")[1] for rank in range(4)}
+
+    ends_ns = [trace.spans.end_ns.max() for trace in read_folder(untimed).ranks]
+
+    assert max(ends_ns) / 1000 == pytest.approx(run_us(ranks), rel=1e-4)
+
+
+def test_without_times_a_job_has_nearly_the_same_step_and_answers(job, untimed):
+    scheduled = replay(untimed)
+
+    assert scheduled.measured_s == pytest.approx(job.measured_s, rel=0.001)
+    for question in QUESTIONS.values():
+        expected = job.answer(question).utility
+        assert scheduled.answer(question).utility == pytest.approx(expected, abs=0.005)
+
+
+def test_commands_read_a_folder_of_chakra_traces(written, cclsearch):
+    ended = cclsearch("trace", "breakdown", written)
+
+    assert (ended.code, ended.err) == (0, "")
+    assert "4 ranks; NVIDIA H100 80GB HBM3; chakra; 5 steps" in ended.out

@@ -4,15 +4,19 @@
 unchanged job predicts beside the step of the changed job. `corpus`: how far the unchanged replay of
 each recorded trace is off in its worst step. `stragglers`: production jobs of StragglerAnalysis
 (OSDI 2025): their replay and ours, with the durations as measured and with those of each operation
-made equal, as theirs does by the mean; and our own answer, which takes the median rank. `scale`:
-CPU time and memory of a large job.
+made equal, as theirs does by the mean; and our own answer, which takes the median rank. `chakra`:
+the same jobs written as Chakra traces and read back, with the times that we write and without, as
+others write them, and whether MLCommons' own schema reads them. `scale`: CPU time and memory of a
+large job.
 
     python benchmarks/whatif.py
     python benchmarks/whatif.py scale --events 1000000 --ranks 8
 """
 
 import argparse
+import importlib
 import json
+import re
 import resource
 import sys
 import tempfile
@@ -42,10 +46,12 @@ from evaluator.traces.model import (
     StepWindows,
     TraceSet,
 )
+from evaluator.traces.readers import protobuf
 from evaluator.traces.readers.read import read_folder
 from evaluator.whatif.questions import Question, Unanswered, WhatIf
 from evaluator.whatif.replay import Durations
 from records.errors import TraceError
+from search.traces.chakra import write_chakra
 
 SHARED = Path(__file__).parents[2] / "shared" / "data" / "traces"
 LINKS = Question(bandwidth={"communication": 2.0})
@@ -58,6 +64,8 @@ JOBS = {
     "small operators": Shape(operators=3, layers=12, bus_gb_per_s=60.0),
 }
 PER_NODE = 2
+ATTRIBUTE = 10  # the field of a Chakra node
+TIMES = re.compile(rb"..(?:start|end)_ns", re.DOTALL)
 CHANGES = {
     "links x 2": (LINKS, {"bus_gb_per_s": 2.0}),
     "links x 4": (Question(bandwidth={"communication": 4.0}), {"bus_gb_per_s": 4.0}),
@@ -68,7 +76,7 @@ CHANGES = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("parts", nargs="*", default=["oracle", "corpus", "stragglers"])
+    parser.add_argument("parts", nargs="*", default=["oracle", "corpus", "stragglers", "chakra"])
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--events", type=int, default=1_000_000, help="of each rank, for scale")
     parser.add_argument("--folder", type=Path, help="where the traces of scale are, or will be")
@@ -77,6 +85,7 @@ def main() -> int:
         "oracle": oracle,
         "corpus": corpus,
         "stragglers": stragglers,
+        "chakra": chakra,
         "scale": lambda: scale(asked.ranks, asked.events, asked.folder),
     }
     return max(parts[name]() for name in asked.parts)
@@ -170,6 +179,94 @@ def corpus() -> int:
 def utility(found: WhatIf, question: Question) -> str:
     answer = found.answer(question)
     return "refused" if isinstance(answer, Unanswered) else f"{answer.utility:.1%}"
+
+
+SAME = {
+    "links x 2": LINKS,
+    "latency x 0.5": Question(latency={"communication": 0.5}),
+    "compute x 2": Question(kernels={"compute": 2.0}),
+    "no straggler": Question(no_straggler=True),
+    "8 nodes": Question(nodes=8),
+}
+
+
+def chakra() -> int:
+    """Compare jobs with their Chakra traces; return 1 if what we wrote gives another answer.
+
+    Without times, the step is that of a schedule, and answers may differ.
+    """
+    changed = 0
+    recorded = {"recorded, 4 ranks": SHARED / "kineto" / "synth_fsdp_4rank_straggler2"}
+    jobs = {name: read_folder(path, use_cache=False) for name, path in recorded.items()}
+    jobs |= {name: made(shape) for name, shape in JOBS.items()}
+    print(f"{'job':<26} {'step ms':>8} {'read back':>10} {'same':>9} {'scheduled':>10}  off")
+    for name, traces in jobs.items():
+        found = replayed(traces, PER_NODE)
+        with tempfile.TemporaryDirectory() as temporary:
+            written, bare = Path(temporary, "written"), Path(temporary, "bare")
+            write_chakra(found, written)
+            bare.mkdir()
+            for file in written.iterdir():
+                (bare / file.name).write_bytes(without_times(file.read_bytes()))
+            back, scheduled = (
+                replayed(read_folder(folder), PER_NODE) for folder in (written, bare)
+            )
+            node_count = sum(mlcommons_nodes(file) or 0 for file in written.iterdir())
+        same = [found.answer(question) == back.answer(question) for question in SAME.values()]
+        changed += len(same) - sum(same)
+        off = [difference(found, scheduled, question) for question in SAME.values()]
+        print(
+            f"{name:<26} {1e3 * found.measured_s:8.3f} "
+            f"{back.measured_s / found.measured_s - 1:+10.4%} {sum(same):4} of {len(same)} "
+            f"{scheduled.measured_s / found.measured_s - 1:+10.4%}  {', '.join(off)}"
+            + (f"  {node_count} nodes read by MLCommons' schema" if node_count else "")
+        )
+    print(f"answers off by points of the step: {', '.join(SAME)}")
+    print(f"answers that differ after reading back: {changed}\n")
+    return int(changed > 0)
+
+
+def difference(found: WhatIf, other: WhatIf, question: Question) -> str:
+    answer, then = found.answer(question), other.answer(question)
+    if isinstance(answer, Unanswered) or isinstance(then, Unanswered):
+        return "refused"
+    return f"{100 * (then.utility - answer.utility):+.2f}"
+
+
+def without_times(content: bytes) -> bytes:
+    """A Chakra trace as others write it: durations only."""
+    data, found, at = bytearray(content), bytearray(), 0
+    while at < len(data):
+        size, start = protobuf.varint(data, at)
+        at, kept = start + size, b""
+        for key, value, end in protobuf.fields(data, start, at):
+            field, how = key >> 3, key & 7
+            if how == protobuf.NUMBER:
+                kept += protobuf.number_field(field, value)
+            elif not (field == ATTRIBUTE and TIMES.match(data[value:end])):
+                kept += protobuf.bytes_field(field, bytes(data[value:end]))
+        found += protobuf.delimited(kept)
+    return bytes(found)
+
+
+def mlcommons_nodes(file: Path) -> int | None:
+    """How many nodes MLCommons' own schema reads; None where their package is not installed.
+
+    The package index has another project of the name `chakra`.
+    """
+    try:
+        schema = importlib.import_module("chakra.schema.protobuf.et_def_pb2")
+    except ImportError:
+        return None
+    data, at, shapes = bytearray(file.read_bytes()), 0, [schema.GlobalMetadata]
+    count = -1
+    while at < len(data):
+        size, start = protobuf.varint(data, at)
+        at, count = start + size, count + 1
+        read = shapes.pop().FromString(bytes(data[start:at]))
+        assert read.IsInitialized(), file
+        shapes.append(schema.Node)
+    return count
 
 
 KINDS = {

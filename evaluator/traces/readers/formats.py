@@ -255,9 +255,10 @@ def _exports(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:
 
 
 def _graphs(files: Sequence[tuple[Path, Format]]) -> dict[Path, str]:
-    """What has only durations, where traces of a profiler are there as well."""
+    """What was converted from traces of a profiler, where some are there as well."""
     chakra = [path for path, format_ in files if format_ is Format.CHAKRA]
-    return dict.fromkeys(chakra if len(chakra) < len(files) else (), "has no times")
+    others = len(files) - len(chakra)
+    return dict.fromkeys(chakra if others else (), "is a Chakra trace next to a profiler's")
 
 
 def _by_number(name: str) -> list[int | str]:

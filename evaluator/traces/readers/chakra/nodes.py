@@ -231,8 +231,8 @@ class _File:
         """The columns of some nodes, and what they wait for, by the field that says so."""
         row, key, value, end = fields_of_many(self._bytes, starts, ends)
 
-        def column(wanted: int, of: NDArray[np.int64], absent: int = 0) -> NDArray[np.int64]:
-            found = np.full(starts.size, absent)
+        def column(wanted: int, of: NDArray[np.int64]) -> NDArray[np.int64]:
+            found = np.zeros(starts.size, np.int64)
             found[row[key == wanted]] = of[key == wanted]
             return found
 

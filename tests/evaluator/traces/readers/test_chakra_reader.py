@@ -233,7 +233,7 @@ def test_graphs_next_to_a_profile_are_left_out(tmp_path):
     traces = read_folder(tmp_path, use_cache=False)
 
     assert traces.ranks[0].source == "kineto"
-    assert "left out: job.0.et has no times" in traces.remarks
+    assert "left out: job.0.et is a Chakra trace next to a profiler's" in traces.remarks
 
 
 SOUND = b"".join(

@@ -188,7 +188,7 @@ class Budget(Strict):
     may be asked: beyond them the search continues without it.
     """
 
-    trials: int = 20
+    trials: int = 40
     launches: int | None = None
     patience: int | None = None
     max_failures: int = 6

@@ -218,14 +218,14 @@ LONG_LAUNCH_S = 60.0
 def repeat_limit(study: Study, history: History) -> int:
     """Return how many launches may repeat earlier trials.
 
-    Where launches take long and the study sets no limit, a third of all launches, but at least
-    those of the shortest final.
+    Where launches take long and the study sets no limit, a third of all launches so far, but at
+    least those of the shortest final.
     """
     measured = [trial.outcome for trial in history if isinstance(trial.outcome, Measured)]
     walls_s = [each.measurement.wall_s or 0.0 for each in measured]
     if study.budget.launches is not None or not walls_s or median(walls_s) < LONG_LAUNCH_S:
         return study.budget.launch_limit
-    return max(study.budget.trials // 2, 2 * study.measure.confirm_rounds)
+    return max(history.launched_count // 2, 2 * study.measure.confirm_rounds)
 
 
 def launches_since_best(history: History) -> int:

@@ -173,7 +173,7 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
 
     assert lines(found(history, again), history, again, flag=" --store /records") == [
         "stopped: why",
-        "trials: 3 measured, 0 failed; 15 launches of at most 96, repeats: 12 to confirm",
+        "trials: 3 measured, 0 failed; 15 launches of at most 176, repeats: 12 to confirm",
         "noise: rounds of equal launches differ by 1.3 % (standard deviation); 12 rounds show "
         "differences from 1.5 %",
         "best: trial 1: --n=1",
@@ -200,7 +200,7 @@ def test_the_report_gives_each_kind_of_failure_with_its_first_cause():
 
     reported = lines(found(history, []), history)
 
-    assert "trials: 1 measured, 4 failed; 4 launches of at most 96" in reported
+    assert "trials: 1 measured, 4 failed; 4 launches of at most 176" in reported
     assert "failed: 2 out_of_memory; first in trial 1: rank 1 needs 80 GiB" in reported
     assert "failed: 1 invalid_config; first in trial 3: breaks ranks" in reported
     whose = "failed: 1 infrastructure, not the configuration's fault; first in trial 4: xxx"

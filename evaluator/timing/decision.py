@@ -31,6 +31,7 @@ LARGEST_LOG = 700.0
 EARLY_SHARE = 0.02
 """Share of the error rate that is spent at each look before `min_rounds`, which sees only a
 difference that is far larger than the noise."""
+TOO_FEW_ROUNDS = "too_few_rounds"
 LOST_AMONG_MANY = "lost_among_many"
 """Reason of a claim that chance alone explains, given the number of comparisons."""
 FINAL_REASONS = ("noise_exceeds_band", "direction_known_size_unclear", "budget_exhausted")
@@ -315,7 +316,7 @@ def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -
     if interval is None or (len(rounds) < rule.min_rounds and not _is_plain(interval, rule)):
         return Comparison(
             verdict=Verdict.UNDECIDED,
-            reason="too_few_rounds",
+            reason=TOO_FEW_ROUNDS,
             ratio=_ratio(statistics.fmean(logs)),
             round_count=len(rounds),
         )
@@ -508,7 +509,7 @@ def compare_unpaired(
         _standard_error(then, alike or (now,)),
     )
     if error is None or recorded_error is None or len(now) < rule.min_rounds:
-        return UnpairedComparison(reason="too_few_rounds", ratio=_ratio(mean))
+        return UnpairedComparison(reason=TOO_FEW_ROUNDS, ratio=_ratio(mean))
     level = 1 - _level(len(now), rule.alpha, rule) / 2
     half, recorded_half = _half_width(error, level), _half_width(recorded_error, 1 - rule.alpha / 2)
     return UnpairedComparison(

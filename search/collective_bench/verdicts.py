@@ -10,6 +10,7 @@ from typing import Final
 
 from evaluator.timing.decision import (
     ROUNDING,
+    TOO_FEW_ROUNDS,
     Comparison,
     DecisionRule,
     Noise,
@@ -24,7 +25,7 @@ from search.compare.compare import ONCE, UNPAIRED, check_alpha, judge_points
 NOT_MATCHED: Final = "no_baseline_point"
 SKIPPED: Final = "skipped"
 """Status of a point that the library lacks: nothing went wrong."""
-TOO_FEW: Final = (*UNPAIRED, "too_few_rounds")
+TOO_FEW: Final = (*UNPAIRED, TOO_FEW_ROUNDS)
 """Reasons for which only other launches help."""
 PASSING_FACTOR: Final = 2.0
 """A point passes only if its interval excludes a slowdown of this many times the threshold."""

@@ -468,10 +468,16 @@ def _unbeaten(
 
 
 def compared(
-    launches: Iterable[Repeat], candidate: int, anchor: int, scoring: Scoring, measure: Measure
+    launches: Iterable[Repeat],
+    candidate: int,
+    anchor: int,
+    scoring: Scoring,
+    measure: Measure,
+    noise: Noise | None = None,
 ) -> Comparison:
-    """Compare two finalists over their common rounds."""
-    return decide(rounds_between(launches, candidate, anchor, scoring), claim_rule(measure))
+    """Compare two finalists over their common rounds, which may be few where the noise is known."""
+    rounds = rounds_between(launches, candidate, anchor, scoring)
+    return decide(rounds, claim_rule(measure), noise=noise)
 
 
 def unreliable(launches: Iterable[Repeat]) -> tuple[int, ...]:

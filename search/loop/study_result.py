@@ -8,7 +8,7 @@ from statistics import median
 from evaluator.metrics.base import Absent, Formula, Metric
 from evaluator.metrics.registry import metric_names
 from evaluator.objective import Scoring, scoring_of
-from evaluator.timing.decision import Comparison, Noise, Spread, Verdict, spread
+from evaluator.timing.decision import TOO_FEW_ROUNDS, Comparison, Noise, Spread, Verdict, spread
 from records.codec import from_json, to_json
 from records.errors import StudyError
 from records.store.rows import ComputedMetric, StudyRow, with_newest
@@ -115,7 +115,7 @@ def find(
     winner = None if history.best is None else history.best.ordinal
     failed = unreliable(launches)
     against = {
-        ordinal: compared(launches, winner, ordinal, scoring, measure)
+        ordinal: _compared(leader, launches, winner, ordinal, scoring, measure)
         for ordinal in objective_values(launches, scoring)
         if winner is not None and ordinal != winner
     }
@@ -144,6 +144,25 @@ def find(
         not_ruled_out=others,
         unlikely=tuple(n for n in others if n not in worth),
     )
+
+
+def _compared(
+    leader: Leader,
+    launches: Sequence[Repeat],
+    winner: int,
+    other: int,
+    scoring: Scoring,
+    measure: Measure,
+) -> Comparison:
+    """Compare the winner with another finalist.
+
+    One that the final launched too seldom is no tie where the noise of the study shows it to be
+    worse; the claim over the seed rests on the final alone.
+    """
+    found = compared(launches, winner, other, scoring, measure)
+    if found.reason != TOO_FEW_ROUNDS or other == SEED:
+        return found
+    return compared(launches, winner, other, scoring, measure, leader.noise)
 
 
 def not_ruled_out(

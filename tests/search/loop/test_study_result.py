@@ -9,7 +9,7 @@ from evaluator.objective import scoring
 from evaluator.timing.decision import Comparison, LaunchValue, Round, Verdict, decide, spread
 from records.store.rows import StudyRow
 from records.study import Measure, Objective
-from records.trial import FailureKind, Stage
+from records.trial import FailureKind, Purpose, Stage
 from search.loop.budget import launches_used
 from search.loop.leader import claim_rule, find_leader
 from search.loop.study_result import StudyResult, find
@@ -291,3 +291,25 @@ def test_an_unknown_reason_is_told_in_its_own_words():
 )
 def test_two_launches_are_shown_both_and_have_no_interval(values, words):
     assert spread_words(spread(values), "s") == words
+
+
+def test_a_finalist_of_a_single_round_is_a_tie_only_as_far_as_the_noise_goes():
+    history = testing.history(2.0, 1.0, 1.5)
+    tested = [
+        relaunch(0, step_s, number, series=1, purpose=Purpose.SELF_TEST)
+        for number, step_s in enumerate((2.0, 2.02, 1.98, 2.01, 1.99, 2.0, 2.02, 1.98))
+    ]
+    final = {last: repeats((2.0, 2.06, 1.96, 2.02), STEADY, (last,)) for last in (1.5, 1.02)}
+    slow, close = (
+        find(
+            find_leader(history, tested + launches, SCORING, MEASURE),
+            launches,
+            SCORING,
+            MEASURE,
+            "",
+        )
+        for launches in final.values()
+    )
+
+    assert (slow.ties, slow.against[2].verdict) == ((), Verdict.FAST)
+    assert (close.ties, close.against[2].verdict) == ((2,), Verdict.UNDECIDED)

@@ -95,8 +95,8 @@ class SearchOptions:
     )
     trials: int | None = option(
         None,
-        "Number of trials, not counting repeated launches of the best. "
-        "[default: the study's; built-in 10]",
+        "Most trials, not counting repeated launches; a search with nothing left to gain ends "
+        "earlier. [default: the study's, else 40]",
         metavar="N",
         min=1,
     )

@@ -391,7 +391,6 @@ def builtin_study(environment: Environment) -> Study:
         space=builtin_space(environment),
         objective=Objective(expression="step_time"),
         seed_policy="sharded",
-        budget=Budget(trials=10),
         measure=defaults.measure,
         launch=defaults.launch,
     )

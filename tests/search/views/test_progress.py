@@ -153,7 +153,7 @@ def test_a_program_gets_one_event_for_everything_that_happens():
         "limits": [],
         "strategy": "auto",
         "why": "strategy coordinate",
-        "trials": 20,
+        "trials": 40,
     }
     assert found[3] == {"event": "phase", "phase": "timed", "ordinal": 0}
 
@@ -227,7 +227,7 @@ def test_the_terminal_shows_budget_best_failures_and_what_is_under_way():
 
     assert "repeating · timed · trial 1 in round 1, to confirm" in again
     assert "trial 4 · warmup · tp=1" in shown
-    assert "3 of 20 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
+    assert "3 of 40 trials, 2 repeats, 2:05 min, best 0.25 s in trial 1, 1 out_of_memory" in shown
 
 
 def runs(step, log=(), ordinal=None):
@@ -257,7 +257,7 @@ def test_the_terminal_shows_the_step_the_time_left_and_the_end_of_the_log():
     assert any("trial 1 · timed · step 12 of at most 23, 31 s" in line for line in seen)
     assert seen[-5:-2] == ["step 9", "step 10", "[31mstep 11"]
     assert (
-        "about 9 min 30 s to 46 min left: 19 trials and up to 74 repeats at 30 s per launch"
+        "about 20 min to 1 h 26 min left: 39 trials and up to 134 repeats at 30 s per launch"
         in later
     )
     assert "step 12 of" in soon  # one look a second is enough

@@ -57,7 +57,7 @@ TRACED: Final[Mapping[str, Sequence[str]]] = {
     ),
     "transfers": ("pipeline_transfers", "bubble"),
 }
-"""What a trace tells apart, and the parts of the estimate that it consists of."""
+"""Parts of a step that a trace shows separately, each with the matching ones of the estimate."""
 MISJUDGED, DRAWS = 2.0, 20
 """Typical factor by which a part of the estimate is off, and how many such estimates are made."""
 
@@ -71,8 +71,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.record:
         record(asked_study(options.config), options.data)
-    told, *rows = map(json.loads, options.data.read_text(encoding="utf-8").splitlines())
-    layouts = layouts_of(measured_study(options.config, told), rows)
+    about, *rows = map(json.loads, options.data.read_text(encoding="utf-8").splitlines())
+    layouts = layouts_of(measured_study(options.config, about), rows)
     found = {"the estimate as it is": scores(layouts)}
     draws = [scores(misjudged(layouts, seed)) for seed in range(DRAWS)]
     found[f"each part off by a factor of {MISJUDGED:g}"] = {
@@ -105,11 +105,11 @@ def record(study: Study, out: Path) -> None:
         for i, config in enumerate(waiting):
             print(f"\r{i + 1}/{len(waiting)}", end="", file=sys.stderr)
             with TemporaryDirectory() as folder:
-                told = row(0, config, evaluator.evaluate(launched, config, Path(folder)))
-                if "kind" not in told:
-                    told["ranks"] = seconds_by_rank(Path(folder))
+                launch = row(0, config, evaluator.evaluate(launched, config, Path(folder)))
+                if "kind" not in launch:
+                    launch["ranks"] = seconds_by_rank(Path(folder))
             with out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(told) + "\n")
+                file.write(json.dumps(launch) + "\n")
     finally:
         launcher.close()
         print(file=sys.stderr)
@@ -127,7 +127,7 @@ def seconds_by_rank(folder: Path) -> list[Mapping[str, float | None]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Layouts:
-    """Measured configurations; columns are parts of the estimate, or what a trace tells apart."""
+    """Measured configurations, with the parts of their estimates and those that traces show."""
 
     configs: Sequence[Config]
     step_s: Floats
@@ -137,7 +137,7 @@ class Layouts:
     estimate_s: Floats
     """Of shape (configurations, parts)."""
     within: Floats
-    """1 where a part belongs to what a trace tells apart, else 0; of shape (traced, parts)."""
+    """1 where a traced part includes a part of the estimate, else 0; of shape (traced, parts)."""
 
 
 def layouts_of(study: Study, rows: Sequence[Mapping[str, Any]]) -> Layouts:
@@ -191,14 +191,11 @@ def by_ratios(layouts: Layouts, launched: int) -> Floats:
     return np.log(estimate_s @ factors)
 
 
-def by_fit(layouts: Layouts, launched: int) -> Floats:
-    """Nothing in one step time tells the factors of parts apart: the same as `by_ratio`."""
-    logs = np.log(layouts.step_s[[launched]])
-    return calibrate(layouts.estimate_s, [launched], logs).logs
-
-
 def by_traced_fit(layouts: Layouts, launched: int) -> Floats:
-    """To the fit, a traced part is one more configuration, whose estimate has only that part."""
+    """Fit as the search does; a traced part is one more configuration, with an estimate of only it.
+
+    To a step time alone the search fits one common factor, which is `by_ratio`.
+    """
     parts = layouts.estimate_s[launched] * layouts.within
     seconds = layouts.traced_s[launched]
     known = (parts.sum(axis=1) > 0) & (seconds > 0)
@@ -212,7 +209,6 @@ def by_traced_fit(layouts: Layouts, launched: int) -> Floats:
 METHODS: Final[Mapping[str, Method]] = {
     "estimate, one factor": by_ratio,
     "parts of the trace": by_ratios,
-    "fit to the step": by_fit,
     "fit to step and trace": by_traced_fit,
 }
 

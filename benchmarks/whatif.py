@@ -6,15 +6,13 @@ each recorded trace is off in its worst step. `stragglers`: production jobs of S
 (OSDI 2025): their replay and ours, with the durations as measured and with those of each operation
 made equal, as theirs does by the mean; and our own answer, which takes the median rank. `chakra`:
 the same jobs written as Chakra traces and read back, with the times that we write and without, as
-others write them, and whether MLCommons' own schema reads them. `scale`: CPU time and memory of a
-large job.
+others write them. `scale`: CPU time and memory of a large job.
 
     python benchmarks/whatif.py
     python benchmarks/whatif.py scale --events 1000000 --ranks 8
 """
 
 import argparse
-import importlib
 import json
 import re
 import resource
@@ -211,7 +209,6 @@ def chakra() -> int:
             back, scheduled = (
                 replayed(read_folder(folder), PER_NODE) for folder in (written, bare)
             )
-            node_count = sum(mlcommons_nodes(file) or 0 for file in written.iterdir())
         same = [found.answer(question) == back.answer(question) for question in SAME.values()]
         changed += len(same) - sum(same)
         off = [difference(found, scheduled, question) for question in SAME.values()]
@@ -219,7 +216,6 @@ def chakra() -> int:
             f"{name:<26} {1e3 * found.measured_s:8.3f} "
             f"{back.measured_s / found.measured_s - 1:+10.4%} {sum(same):4} of {len(same)} "
             f"{scheduled.measured_s / found.measured_s - 1:+10.4%}  {', '.join(off)}"
-            + (f"  {node_count} nodes read by MLCommons' schema" if node_count else "")
         )
     print(f"answers off by points of the step: {', '.join(SAME)}")
     print(f"answers that differ after reading back: {changed}\n")
@@ -247,26 +243,6 @@ def without_times(content: bytes) -> bytes:
                 kept += protobuf.bytes_field(field, bytes(data[value:end]))
         found += protobuf.delimited(kept)
     return bytes(found)
-
-
-def mlcommons_nodes(file: Path) -> int | None:
-    """How many nodes MLCommons' own schema reads; None where their package is not installed.
-
-    The package index has another project of the name `chakra`.
-    """
-    try:
-        schema = importlib.import_module("chakra.schema.protobuf.et_def_pb2")
-    except ImportError:
-        return None
-    data, at, shapes = bytearray(file.read_bytes()), 0, [schema.GlobalMetadata]
-    count = -1
-    while at < len(data):
-        size, start = protobuf.varint(data, at)
-        at, count = start + size, count + 1
-        read = shapes.pop().FromString(bytes(data[start:at]))
-        assert read.IsInitialized(), file
-        shapes.append(schema.Node)
-    return count
 
 
 KINDS = {

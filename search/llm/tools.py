@@ -106,13 +106,12 @@ Question: TypeAlias = EstimateRequest | TraceQuestion
 
 def called(name: str | None, given: object) -> Draft | Question | Problem:
     """Return what a call of a tool holds, or what is wrong with it."""
-    match name:
-        case "submit_policy":
-            return submitted(given)
-        case "estimate":
-            return _estimate_request(given)
-        case "trace":
-            return _trace_question(given)
+    if name == TOOL_NAME:
+        return submitted(given)
+    if name == ESTIMATE_NAME:
+        return _estimate_request(given)
+    if name == TRACE_NAME:
+        return _trace_question(given)
     return Problem(words=f"the model called {name!r} instead of {TOOL_NAME}")
 
 

@@ -13,17 +13,23 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """A device and its highest rates, in TFLOP/s (1e12 per second) by precision."""
+    """A device and its highest rates: TFLOP/s (1e12 per second) by precision, memory in TB/s."""
 
     name: str
     pattern: str
     peak_tflops: Mapping[str, float]
+    memory_tb_s: float
 
 
 def _accelerators() -> tuple[Accelerator, ...]:
     rows = tomllib.loads((files("evaluator") / "accelerators.toml").read_text(encoding="utf-8"))
     return tuple(
-        Accelerator(name, rates.pop("pattern"), {"fp16": rates.get("bf16"), **rates})
+        Accelerator(
+            name,
+            rates.pop("pattern"),
+            memory_tb_s=rates.pop("memory"),
+            peak_tflops={"fp16": rates.get("bf16"), **rates},
+        )
         for name, rates in rows.items()
     )
 

@@ -163,15 +163,16 @@ class Sweep:
         return Intervals.union(self.start_ns[chosen], self.end_ns[chosen])
 
 
-def own_time_ns(
+def enclosing(
     starts_ns: Nanoseconds, ends_ns: Nanoseconds, tracks: NDArray[np.integer]
-) -> Nanoseconds:
-    """Length of each interval without those directly inside it on its track, shape (intervals,).
+) -> NDArray[np.int64]:
+    """The interval directly around each one on its track, shape (intervals,); -1: none.
 
-    Intervals of a track are nested or disjoint, like calls of a thread.
+    Intervals of a track are nested or disjoint, like calls of a thread. Those without a length are
+    in none, and nothing is in them.
     """
-    own: Nanoseconds = ends_ns - starts_ns
-    real = np.flatnonzero(own > 0)
+    around = np.full(starts_ns.size, -1)
+    real = np.flatnonzero(ends_ns > starts_ns)
     starts, ends, track = starts_ns[real], ends_ns[real], tracks[real]
     count = real.size
     opens = np.repeat([True, False], count)
@@ -185,15 +186,29 @@ def own_time_ns(
         )
     )
     opened = np.cumsum(np.where(opens[order], 1, -1))[opens[order]]
-    interval = order[opens[order]]
+    interval = real[order[opens[order]]]
     # The outer one is the last that opened before, one level further out.
     place = opened * count + np.arange(count)
     by_place = np.argsort(place)
     found = np.searchsorted(place[by_place], place - count) - 1
     inner = np.flatnonzero(opened > 1)
-    outer = interval[by_place[found[inner]]]
-    inside = np.minimum(ends[interval[inner]], ends[outer]) - starts[interval[inner]]
-    np.subtract.at(own, real[outer], np.maximum(inside, 0))
+    around[interval[inner]] = interval[by_place[found[inner]]]
+    return around
+
+
+def own_time_ns(
+    starts_ns: Nanoseconds, ends_ns: Nanoseconds, tracks: NDArray[np.integer]
+) -> Nanoseconds:
+    """Length of each interval without those directly inside it, shape (intervals,).
+
+    Intervals are as in `enclosing`.
+    """
+    own: Nanoseconds = ends_ns - starts_ns
+    around = enclosing(starts_ns, ends_ns, tracks)
+    inner = np.flatnonzero(around >= 0)
+    outer = around[inner]
+    inside = np.minimum(ends_ns[inner], ends_ns[outer]) - starts_ns[inner]
+    np.subtract.at(own, outer, np.maximum(inside, 0))
     return np.maximum(own, 0)
 
 

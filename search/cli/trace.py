@@ -1,4 +1,4 @@
-"""`trace breakdown|collectives|stragglers|kernels|diff|whatif|...`: analysis of traces."""
+"""`trace breakdown|collectives|stragglers|kernels|operators|diff|...`: analysis of traces."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -175,6 +175,29 @@ def kernels(
         _print_json(found, facts)
     else:
         _print_view(found, view.kernels(found, top))
+
+
+@app.command(
+    "operators",
+    epilog=examples(
+        "cclsearch trace operators traces/", "cclsearch trace operators trial:3 --json"
+    ),
+)
+@takes_options
+def operators_command(
+    *,
+    top: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Rows of each table to print; --json has all.")
+    ] = view.MOST_PLACES,
+    options: TraceOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Attribute work to phases, operators (with roofline), modules and ranges."""
+    found = options.read()
+    if as_json:
+        _print_json(found, _tables(found, "phases", "operators", "modules", "ranges"))
+    else:
+        _print_view(found, view.operators(found, top))
 
 
 @app.command(

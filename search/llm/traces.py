@@ -105,6 +105,8 @@ def _shown(topic: TraceTopic, found: OpenTraces) -> Iterator[str]:
             caveats = (*view.matching_caveats(found), *caveats)
         case TraceTopic.KERNELS:
             yield from _lines_of(view.kernels(found, MOST_NAMES))
+        case TraceTopic.OPERATORS:
+            yield from _lines_of(view.operators(found, MOST_NAMES))
         case _:
             replayed = whatif.checked_replay(found)
             yield from _lines_of(whatif.path_blocks(replayed, replayed.path))

@@ -10,7 +10,7 @@ from search.traces.plots import bandwidth_chart, breakdown_chart, timeline_chart
 from search.traces.tables import COLUMNS, table_rows
 from search.views.html import ShownChart, write_chart
 
-REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value")
+REAL_NUMBERS: Final = ("_s", "share", "_per_step", "mean_count", "value", "flops")
 WHOLE_NUMBERS: Final = (
     *("rank", "step", "instance", "bytes", "_ns", "group_id", "version", "_size", "count"),
 )
@@ -64,6 +64,22 @@ class Trace:
     def kernels(self) -> pd.DataFrame:
         """One row per kernel or operator name over all ranks, the longest total first."""
         return self._frame("kernels")
+
+    def operators(self) -> pd.DataFrame:
+        """One row per operator that launched or did work, with its place below the roofline."""
+        return self._frame("operators")
+
+    def modules(self) -> pd.DataFrame:
+        """One row per path of module classes: the work of their forward and backward passes."""
+        return self._frame("modules")
+
+    def ranges(self) -> pd.DataFrame:
+        """One row per path of ranges that the program named: the work within."""
+        return self._frame("ranges")
+
+    def phases(self) -> pd.DataFrame:
+        """One row per phase of a training step: the work within."""
+        return self._frame("phases")
 
     def launches(self) -> pd.DataFrame:
         """One row per rank, and one for all: how the host hands work to its device."""

@@ -9,8 +9,12 @@ from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.collectives import Matches, match
 from evaluator.traces.analysis.kernels import KernelTables, top_kernels
+from evaluator.traces.analysis.operators import Places, places
 from evaluator.traces.analysis.stragglers import Stragglers, stragglers
+from evaluator.traces.host_ranges import HostRanges
 from evaluator.traces.model import TraceSet
+from evaluator.traces.readers.files import LARGE_LIMITS
+from evaluator.traces.readers.formats import read_host_ranges
 from evaluator.traces.readers.read import read_folder
 from records.errors import StudyError
 from records.store.rows import StudyRow
@@ -29,6 +33,8 @@ class OpenTraces:
     name: str
     evidence: Evidence
     traces: TraceSet
+    shows_progress: bool = False
+    """Whether a bar on the terminal shows what else is read."""
 
     @cached_property
     def matches(self) -> Matches:
@@ -44,6 +50,30 @@ class OpenTraces:
     def waits(self) -> Stragglers | None:
         """Who waits for whom; None where nothing is matched on two ranks."""
         return stragglers(self.traces, self.matches)
+
+    @cached_property
+    def places(self) -> Places | None:
+        """Which operators, modules, named ranges and phases the work belongs to.
+
+        Reads the files again; None where none of them says. Raises TraceError.
+        """
+        traces = self.traces.whole
+        if traces is None or not traces.files:
+            return None
+        ranges: dict[Path, HostRanges | None] = {}
+        files = list(dict.fromkeys(traces.files))
+        with progress_bar("reading operators", shown=self.shows_progress) as update:
+            for done, file in enumerate(files, 1):
+                ranges[file] = read_host_ranges(file, LARGE_LIMITS)
+                update(done, len(files))
+        aligned = traces.alignment
+        offsets_ns = aligned.offsets_ns if aligned else (0,) * len(traces.ranks)
+        named = [
+            (trace, own.shifted(offset_ns))
+            for trace, file, offset_ns in zip(traces.ranks, traces.files, offsets_ns, strict=True)
+            if (own := ranges[file]) is not None and own.count
+        ]
+        return places(named) if named else None
 
 
 STORED = "trial:"
@@ -61,7 +91,9 @@ def open_traces(name: str, store: Path | None = None, *, use_cache: bool = True)
         traces = read_folder(
             Path(name), use_cache=use_cache, on_file=lambda done, total, _: update(done, total)
         )
-    return OpenTraces(name=name, evidence=Evidence(traces=traces), traces=traces)
+    return OpenTraces(
+        name=name, evidence=Evidence(traces=traces), traces=traces, shows_progress=True
+    )
 
 
 def open_trial_traces(which: str, store: Path | None) -> OpenTraces:

@@ -4,7 +4,7 @@ Times are in seconds, sizes in bytes, shares from 0 to 1; None is what a trace d
 Each table has its columns in a mapping from their names to their descriptions.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Final, TypeAlias
 
@@ -14,6 +14,7 @@ from evaluator.metrics.registry import measure_all, metric, metric_names
 from evaluator.traces.analysis.breakdown import StepParts, StepSplit
 from evaluator.traces.analysis.collectives import Matches, NoMatch, bandwidths, extremes
 from evaluator.traces.analysis.kernels import IdleCauses, KernelTable, stream_queues
+from evaluator.traces.analysis.operators import Phase, PlaceRow
 from evaluator.traces.model import CollectiveKind, StepKind
 from search.traces.open import OpenTraces
 
@@ -39,6 +40,12 @@ GROUP_COLUMNS: Final[Columns] = {
 _KIND_COLUMNS: Final[Columns] = {
     "kind": "all_reduce, all_gather, reduce_scatter, all_to_all, send, ...",
     **{name: GROUP_COLUMNS[name] for name in ("group_id", "group", "group_size")},
+}
+_PLACE_COLUMNS: Final[Columns] = {
+    "count": "how many kernels, copies and fills, or operators of a host, on all ranks",
+    "total_s": "durations added up; of operators of a host without those that they call",
+    "share": "of the total of all rows",
+    **{f"{each.name.lower()}_s": f"of `total_s`: {each.name.lower()}" for each in Phase},
 }
 COLUMNS: Final[Mapping[str, Columns]] = {
     "ranks": {
@@ -79,6 +86,28 @@ COLUMNS: Final[Mapping[str, Columns]] = {
         "mean_s": "mean duration",
         "bytes": "bytes moved, where the trace has them",
         "bytes_per_s": "bytes over the duration of the spans that have them",
+    },
+    "operators": {
+        "name": "name of the innermost operator that launched or did the work; missing: none known",
+        **_PLACE_COLUMNS,
+        "flops": "floating-point operations of matrix products, by the shapes of their operands",
+        "flops_per_s": "arithmetic reached, in the time of those that have shapes",
+        "bytes": "bytes read and written at least, by the shapes of the operands",
+        "bytes_per_s": "bandwidth of memory reached at least",
+        "bound": "what limits it at best: compute or memory, by the roofline of the device",
+        "roofline_share": "least time by the roofline over the time taken",
+    },
+    "modules": {
+        "name": "classes of the modules around the work, the outermost first; missing: none",
+        **_PLACE_COLUMNS,
+    },
+    "ranges": {
+        "name": "ranges that the program named, the outermost first; missing: none",
+        **_PLACE_COLUMNS,
+    },
+    "phases": {
+        "name": "forward, backward, recomputation or optimizer; missing: none known",
+        **{name: _PLACE_COLUMNS[name] for name in ("count", "total_s", "share")},
     },
     "launches": {
         "rank": "number of the rank; missing in the last row, all ranks together",
@@ -229,6 +258,20 @@ def kernel_rows(table: KernelTable) -> list[Row]:
             "bytes": row.bytes or None,
         }
         for row in table.rows
+    ]
+
+
+def _places(found: OpenTraces, table: str) -> list[Row]:
+    rows: Sequence[PlaceRow] = getattr(found.places, table, ())
+    return [
+        {
+            name: phase_s[name] if name in phase_s else getattr(row, name) or None
+            for name in COLUMNS[table]
+        }
+        for row in rows
+        for phase_s in [
+            {f"{each.name.lower()}_s": row.phase_s[each] for each in Phase} | {"share": row.share}
+        ]
     ]
 
 
@@ -392,6 +435,10 @@ ROWS: Final[Mapping[str, Callable[[OpenTraces], list[Row]]]] = {
     "breakdown": _breakdown,
     "idle": _idle,
     "kernels": lambda found: kernel_rows(found.kernels.job),
+    "operators": lambda found: _places(found, "operators"),
+    "modules": lambda found: _places(found, "modules"),
+    "ranges": lambda found: _places(found, "ranges"),
+    "phases": lambda found: _places(found, "phases"),
     "launches": _launches,
     "queues": _queues,
     "collectives": _collectives,

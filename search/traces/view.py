@@ -1,12 +1,13 @@
 """What traces show: sections that the terminal prints, and the report that has all of them."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, TypeAlias
 
 from evaluator.traces.analysis.breakdown import StepSplit
 from evaluator.traces.analysis.difference import JobDifference, PartChange, TimeTaken
+from evaluator.traces.analysis.operators import Phase, PlaceRow
 from evaluator.traces.analysis.stragglers import imbalance
 from records.errors import StoreError, StudyError
 from records.store.rows import StudyRow
@@ -41,11 +42,16 @@ from search.views.format import (
 
 MOST_RANKS, MOST_SIZES = 16, 16
 MOST_KERNELS: Final = 15
+MOST_PLACES: Final = 8
 MOST_ROWS: Final = 200
 """Of one table of the report; --json and data frames have the rest."""
 TEXT_CHARS: Final = 4000
 BAR_CELLS = 12
 NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
+NO_PLACES = (
+    "the traces do not say which operators their work belongs to; those of PyTorch's profiler do, "
+    "with activities=[CPU, CUDA], and those of Nsight Systems with NVTX ranges"
+)
 NOT_COMPARABLE = "one of the two has no step that was profiled on every rank; nothing to compare"
 NONE_MATCHED = "no collective could be matched across ranks, so ranks cannot be compared"
 PARTS: Final = (
@@ -276,6 +282,89 @@ def kernels(found: OpenTraces, top: int = MOST_KERNELS) -> list[Block]:
     return [table, *left_out, *map(_text, _launch_words(found))]
 
 
+def operators(found: OpenTraces, top: int = MOST_PLACES) -> list[Block]:
+    """Which phases, operators, modules and named ranges take the time."""
+    if found.places is None:
+        return [_text(NO_PLACES)]
+    job = found.places
+    trains = sum(row.name is not None for row in job.phases) > 1
+    tables = (
+        ("phase", job.phases if trains else (), {"count": _count}),
+        ("operator", job.operators, _OPERATOR_COLUMNS),
+        ("module", job.modules, _MODULE_COLUMNS),
+        ("range", job.ranges, {"count": _count}),
+    )
+    return [
+        block
+        for what, rows, more in tables
+        if rows
+        for block in _places_table(what, rows, more, top)
+    ]
+
+
+_More: TypeAlias = Mapping[str, Callable[[PlaceRow], Cell]]
+_MODULE_CHARS = 32
+
+
+def _count(row: PlaceRow) -> Cell:
+    return number(row.count, str(row.count))
+
+
+def _scaled(value: float | None, unit: float) -> Cell:
+    return number(value, ABSENT if value is None else format_number(value / unit))
+
+
+def _roofline(row: PlaceRow) -> Cell:
+    share = row.roofline_share
+    return number(share, ABSENT if share is None else f"{format_percent(share)} {row.bound}")
+
+
+_OPERATOR_COLUMNS: Final[_More] = {
+    "count": _count,
+    "TFLOP/s": lambda row: _scaled(row.flops_per_s, 1e12),
+    "GB/s": lambda row: _scaled(row.bytes_per_s, 1e9),
+    "of roofline": _roofline,
+}
+_MODULE_COLUMNS: Final[_More] = {
+    "forward": lambda row: _time(row.phase_s[Phase.FORWARD] or None),
+    "backward": lambda row: _time(row.phase_s[Phase.BACKWARD] or None),
+    "recomputed": lambda row: _time(row.phase_s[Phase.RECOMPUTATION] or None),
+}
+
+
+def _places_table(what: str, rows: Sequence[PlaceRow], more: _More, top: int) -> list[Block]:
+    shown = rows[:top]
+    columns = {heading: [of(row) for row in shown] for heading, of in more.items()}
+    known = {
+        heading: cells
+        for heading, cells in columns.items()
+        if any(cell.value is not None for cell in cells)
+    }
+    table = Table(
+        about="",
+        headings=("share", "total", *known, what),
+        rows=tuple(
+            TableRow.of(_share(row.share), _time(row.total_s), *cells, _place_name(row, what))
+            for row, *cells in zip(shown, *known.values(), strict=True)
+        ),
+        yielding=frozenset({2 + len(known)}),
+    )
+    rest = format_percent(sum(row.share for row in rows[top:]))
+    return [
+        table,
+        *_left_out(len(rows) - top, f"more rows with {rest} of the time; --json has all"),
+    ]
+
+
+def _place_name(row: PlaceRow, what: str) -> str:
+    """The end of a long path tells more than its beginning."""
+    if row.name is None:
+        return f"(no {what} known)"
+    if what != "module" or len(row.name) <= _MODULE_CHARS:
+        return row.name
+    return ".../" + "/".join(row.name.split("/")[-2:])
+
+
 def _launch_words(found: OpenTraces) -> Iterator[str]:
     if found.evidence.launches is None:
         return
@@ -363,6 +452,7 @@ def trace_report(found: OpenTraces) -> Document:
         "Traffic of a step": [bandwidth, *collectives(found), _all(found, "traffic")],
         "Who waits for whom": [*stragglers(found), _all(found, "stragglers")],
         "Kernels": [*kernels(found), _all(found, "kernels")],
+        "Operators, modules and ranges": operators(found),
         "Launches": [_all(found, "launches")],
         "Ranks": [_all(found, "ranks")],
     }

@@ -143,7 +143,7 @@ def _sums(trace: RankTrace) -> _Sums:
     activities = len(Activity)
     key = spans.name_id[work].astype(np.int64) * activities + spans.activity[work]
     found, row = np.unique(key, return_inverse=True)
-    duration_ns = _durations_ns(trace, work)
+    duration_ns = durations_ns(trace, work)
     sizes = spans.bytes[work]
     counted = (np.ones(work.size), duration_ns, sizes, np.where(sizes > 0, duration_ns, 0))
     columns = np.stack([np.bincount(row, values, found.size) for values in counted], axis=1)
@@ -155,7 +155,7 @@ def _sums(trace: RankTrace) -> _Sums:
     return sums
 
 
-def _durations_ns(trace: RankTrace, work: NDArray[np.int64]) -> Nanoseconds:
+def durations_ns(trace: RankTrace, work: NDArray[np.int64]) -> Nanoseconds:
     """What each span adds to its name: operators of a host call each other, kernels do not."""
     spans = trace.spans
     duration_ns = spans.duration_ns[work]

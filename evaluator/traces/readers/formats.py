@@ -12,10 +12,12 @@ from typing import Final
 
 import msgspec
 
+from evaluator.traces.host_ranges import HostRanges
 from evaluator.traces.model import RankTrace
 from evaluator.traces.readers.chakra.nodes import is_chakra
 from evaluator.traces.readers.column_file import read_columns, read_header
 from evaluator.traces.readers.files import ReadLimits, pieces, read_bytes
+from evaluator.traces.readers.kineto import ranges as kineto
 from evaluator.traces.readers.kineto.reader import read_rank
 from evaluator.traces.readers.nsys import reader as nsys
 from evaluator.traces.readers.xla import reader as xla
@@ -141,6 +143,20 @@ def read_file(
             raise TraceError(
                 path, "is a Chakra trace: read it with those of all ranks, by naming their folder"
             )
+
+
+def read_host_ranges(path: Path, limits: ReadLimits) -> HostRanges | None:
+    """What the host called while it handed work to the devices of a file; None if it does not say.
+
+    Raises TraceError where the file is no trace or a damaged one.
+    """
+    match format_of(path, limits):
+        case Format.KINETO:
+            return kineto.read_host_ranges(path, limits)
+        case Format.NSYS:
+            return nsys.read_host_ranges(path, limits)
+        case _:
+            return None
 
 
 def _read_reduced(path: Path, limits: ReadLimits) -> tuple[RankTrace, ...]:

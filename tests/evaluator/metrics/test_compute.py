@@ -92,6 +92,7 @@ def test_devices_are_known_in_their_usual_spellings_and_others_not_guessed(
 def test_every_accelerator_is_found_by_its_own_name():
     for known in ACCELERATORS:
         assert accelerator(known.name) is known
+        assert 0.1 < known.memory_tb_s < 10
         assert accelerator(f"Maker {known.name.replace(' ', '_').lower()} edition") is known
 
 

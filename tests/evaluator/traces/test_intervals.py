@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from evaluator.traces.intervals import (
     Intervals,
+    enclosing,
     first_place,
     latest_window,
     own_time_ns,
@@ -117,6 +118,27 @@ def test_own_time_is_what_calls_inside_do_not_take(trees):
         total[0] += expected
         total[1] += given_ns
     assert all(expected == given_ns for expected, given_ns in found.values())
+
+
+@given(st.lists(st.tuples(calls(), st.integers(0, 2)), max_size=6))
+def test_the_interval_around_another_is_the_shortest_that_holds_it(trees):
+    rows, ends = [], [0, 0, 0]
+    for tree, track in trees:
+        ends[track] = laid_out(tree, ends[track], track, rows)
+    starts, stops, tracks, _ = np.array(rows, np.int64).reshape(-1, 4).T
+
+    around = enclosing(starts, stops, tracks)
+
+    for inner, outer in enumerate(around.tolist()):
+        length = stops[inner] - starts[inner]
+        holding = (starts <= starts[inner]) & (stops >= stops[inner]) & (tracks == tracks[inner])
+        longer = holding & (stops - starts > length)
+        if outer >= 0:
+            assert holding[outer]
+            equal = stops[outer] - starts[outer] == length
+            assert equal or stops[outer] - starts[outer] == (stops - starts)[longer].min()
+        else:
+            assert length == 0 or not longer.any()
 
 
 def test_absolute_nanoseconds_keep_every_digit():

@@ -76,6 +76,7 @@ def searched(tmp_path_factory) -> Iterator[Asking]:
 ANSWERS: Mapping[TraceTopic, str] = {
     TraceTopic.STEP: "a profiled step takes",
     TraceTopic.COLLECTIVES: "on the bus",
+    TraceTopic.OPERATORS: "aten::mm",
     TraceTopic.STRAGGLERS: "straggler: rank 2",
     TraceTopic.KERNELS: "launches:",
     TraceTopic.CRITICAL_PATH: "work on it",

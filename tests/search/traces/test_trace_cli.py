@@ -11,7 +11,7 @@ from tests.support import records as testing
 
 TRACES = Path(__file__).parents[2] / "data" / "traces"
 SYNTHETIC, GLOO = TRACES / "synth_fsdp_4rank_straggler2", TRACES / "gloo_ddp_2rank"
-VIEWS = ["breakdown", "collectives", "stragglers", "kernels"]
+VIEWS = ["breakdown", "collectives", "stragglers", "kernels", "operators"]
 PARTS = ["compute_s", "exposed_communication_s", "exposed_copy_s", "fill_s", "idle_s"]
 
 
@@ -66,6 +66,11 @@ def test_parts_of_steps_and_causes_of_idling_add_up(cclsearch, told, folder):
                 "11 more names with 57.4 % of the time; --json has all",
             ],
         ),
+        (
+            ("operators", GLOO, "--top", "3"),
+            ["ms   3720  optimizer", ".../Sequential/Linear", "Optimizer.step#AdamW.step"],
+        ),
+        (("operators", SYNTHETIC), ["89.1 % compute  aten::mm"]),
         # Of one rank alone bandwidth is a lower bound, and no wait is known.
         (
             ("collectives", SYNTHETIC / "rank0_trace.json.gz"),
@@ -86,6 +91,25 @@ def test_programs_read_stragglers_and_all_collectives(told):
     assert waits["compute_max_over_min"] == pytest.approx(1.248, abs=0.001)
     assert len(rows) == 90
     assert {row["bytes"] for row in rows} == {52_000_000}
+
+
+def test_all_work_has_one_place_in_each_table_of_places(told):
+    facts, kernels = told("operators", GLOO), told("kernels", GLOO)["kernels"]
+
+    total_s = sum(row["total_s"] for row in kernels)
+    for table in ("phases", "operators", "modules", "ranges"):
+        assert sum(row["total_s"] for row in facts[table]) == pytest.approx(total_s, rel=1e-9)
+        assert sum(row["count"] for row in facts[table]) == sum(row["count"] for row in kernels)
+        assert sum(row["share"] for row in facts[table]) == pytest.approx(1)
+
+
+def test_traces_without_operators_say_what_would_have_them(cclsearch, told, tmp_path):
+    kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "pid": 0, "tid": 7}
+    path = tmp_path / "rank0_trace.json"
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [kernel]}))
+
+    assert "activities=[CPU, CUDA]" in cclsearch("trace", "operators", path, "--no-cache").out
+    assert told("operators", path)["operators"] == []
 
 
 def test_a_difference_is_sorted_by_its_effect_and_there_is_none_to_itself(told):

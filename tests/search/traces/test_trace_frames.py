@@ -30,7 +30,7 @@ def test_a_table_has_the_documented_columns_each_of_one_type_and_no_sentinel(
     numeric = [getattr(each, table)().select_dtypes("number") for each in (synthetic, gloo)]
 
     assert list(frame.columns) == list(COLUMNS[table])
-    assert len(frame) > 0
+    assert len(frame) > 0 or len(getattr(gloo, table)()) > 0  # of no module, say
     assert dict(numeric[0].dtypes) == dict(numeric[1].dtypes)
     assert not any((each == -1).any(axis=None) for each in numeric)
 

@@ -340,6 +340,11 @@ class KindOfName(dict[str, int]):
         return self[name]
 
 
+def lane_text(identity: Number | None) -> str:
+    """How a process or thread is called."""
+    return "" if identity is None else str(identity)
+
+
 GroupKey: TypeAlias = tuple[str, str, int | None]
 """Name, ranks as they are written, and size of a group."""
 
@@ -379,23 +384,35 @@ def message(kernel_name: str, arguments: WorkArguments) -> tuple[CollectiveKind,
     kind = collective_kind(arguments.collective or "") or collective_kind(kernel_name)
     puts, gets = arguments.input_count, arguments.output_count
     count = puts if kind in WHOLE_IS_PUT_IN and puts > 0 else max(puts, gets)
-    return kind, _sane(count * type_bytes(arguments.dtype))
+    return kind, sane_bytes(count * type_bytes(arguments.dtype))
 
 
 def operand_bytes(arguments: OperatorArguments) -> tuple[int, int]:
     """Bytes of all tensors that an operator is given, and of the largest; 0 where unknown."""
+    sizes = operand_sizes(arguments.types, operand_shapes(arguments.shapes))
+    return sane_bytes(sum(sizes)), sane_bytes(max(sizes, default=0))
+
+
+Shape: TypeAlias = Sequence[int | list[int]]
+"""Of a tensor, or the shapes of a list of tensors."""
+
+
+def operand_shapes(text: msgspec.Raw) -> Sequence[Shape]:
+    """The shapes of the operands; none where they cannot be read."""
     try:
-        shapes = _SHAPES.decode(arguments.shapes)
+        return _SHAPES.decode(text)
     except (msgspec.DecodeError, RecursionError):
-        return 0, 0
-    sizes = [
-        _element_count(shape) * type_bytes(name)
-        for shape, name in zip(shapes, arguments.types, strict=False)
+        return []
+
+
+def operand_sizes(types: Sequence[str], shapes: Sequence[Shape]) -> list[int]:
+    """Bytes of each operand; 0 where its type has no size that is known."""
+    return [
+        _element_count(shape) * type_bytes(name) for shape, name in zip(shapes, types, strict=False)
     ]
-    return _sane(sum(sizes)), _sane(max(sizes, default=0))
 
 
-def _element_count(shape: Sequence[int | list[int]]) -> int:
+def _element_count(shape: Shape) -> int:
     """Elements of a tensor, or of all tensors of a list."""
     tensors = [part for part in shape if isinstance(part, list)]
     if tensors:
@@ -433,5 +450,6 @@ def _ranks(text: str, size: int | None) -> tuple[int, ...] | None:
     return ranks if size in (None, len(ranks)) else None
 
 
-def _sane(byte_count: int) -> int:
+def sane_bytes(byte_count: int) -> int:
+    """A count of bytes that is possible; 0 for another."""
     return byte_count if 0 <= byte_count < _LARGEST_BYTES else 0

@@ -43,9 +43,9 @@ from evaluator.traces.readers.kineto.events import (
     EventKind,
     KinetoEvent,
     KinetoHeader,
-    Number,
     group_of,
     header_of,
+    lane_text,
     only_group,
 )
 from evaluator.traces.readers.marks import collective_kind, counted, outermost
@@ -321,7 +321,7 @@ class RankReading:
             blocks_per_sm=events.work.blocks_per_sm[order],
             occupancy=events.work.occupancy[order],
             names=self._names,
-            lanes=[Lane(_text(pid), _text(tid)) for pid, tid in self._columns.lanes],
+            lanes=[Lane(lane_text(pid), lane_text(tid)) for pid, tid in self._columns.lanes],
         )
 
     def _collectives(self) -> Collectives:
@@ -361,7 +361,7 @@ class RankReading:
         lane_ids = events.lane_id[events.kind <= EventKind.FILL]
         works = Counter[str]()
         for lane_id, count in enumerate(np.bincount(lane_ids, minlength=len(lanes)).tolist()):
-            works[_text(lanes[lane_id][0])] += count
+            works[lane_text(lanes[lane_id][0])] += count
         (main, _), *_ = works.most_common(1) or [("", 0)]
         known = self._header.devices
         first = known[0] if known else DeviceProperties()
@@ -379,10 +379,6 @@ class RankReading:
         if not own.count:
             return None
         return MemoryUse(time_ns=own.time_ns, allocated_bytes=own.allocated_bytes)
-
-
-def _text(identity: Number | None) -> str:
-    return "" if identity is None else str(identity)
 
 
 _RANK_IN_NAME = re.compile(r"(?:rank|kineto_trace)[-_]?(\d{1,7})(?!\d)")

@@ -9,6 +9,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from evaluator.traces.host_ranges import HostRanges, RangeKind
 from evaluator.traces.intervals import first_place
 from evaluator.traces.model import (
     Activity,
@@ -246,6 +247,21 @@ def read_devices(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> tuple[Rank
         return _Export(path, database).traces()
 
 
+def read_host_ranges(path: Path, limits: ReadLimits = STANDARD_LIMITS) -> HostRanges:
+    """The NVTX ranges of all threads, on the clock of the traces; those of torch are operators.
+
+    Marks of steps and NCCL's own ranges are left out. Raises TraceError as `read_devices`.
+    """
+    with open_database(path, limits) as database:
+        return _Export(path, database).host_ranges()
+
+
+# `emit_nvtx` of torch writes `aten::mm, op_id = 7` or `aten::mm, seq = 7, op_id = 9`.
+_TORCH = re.compile(r"(?P<name>.+?), (?:seq = (?P<sequence>\d{1,18}), )?op_id = .*", re.DOTALL)
+_OPERATOR = re.compile(r"[\w.]+::[\w.]+|\w+Backward\d*|autograd::engine::evaluate_function: .+")
+_COLLECTIVE_MARKS = ("nccl", "gloo:")
+
+
 class _Export:
     """Everything that the file holds, and which of it belongs to which rank.
 
@@ -266,6 +282,7 @@ class _Export:
         self._work, self._calls = work, calls
         self._launch = np.where(work.calls >= 0, first_place(calls.calls, work.calls), -1)
         self._calls_rank = self._ranked_calls()
+        self._ranges = ranges
         self._steps = host_steps(ranges, {process for process, _ in self._places})
         self._communicating = np.flatnonzero(work.activity == Activity.COMMUNICATION)
         self._operations = self._operations_of(nccl_calls(database, ranges))
@@ -282,6 +299,37 @@ class _Export:
             self._trace(rank, own, own_calls)
             for rank, (own, own_calls) in enumerate(zip(work, calls, strict=True))
         )
+
+    def host_ranges(self) -> HostRanges:
+        """What the host named, for all ranks."""
+        ranges, texts = self._ranges, self._ranges.labels.texts
+        by_torch = [_TORCH.fullmatch(text) for text in texts]
+        names = [match["name"] if match else t for match, t in zip(by_torch, texts, strict=True)]
+        sequence = [int(match["sequence"] or -1) if match else -1 for match in by_torch]
+        kind = [
+            RangeKind.OPERATOR if _OPERATOR.fullmatch(name) else RangeKind.NAMED for name in names
+        ]
+        is_mark = _steps_of(texts)[0] >= 0
+        is_mark |= np.array([not t or t.startswith(_COLLECTIVE_MARKS) for t in names], bool)
+        text = ranges.labels.index
+        threads, lane_id = np.unique(ranges.thread, return_inverse=True)
+        kept = np.flatnonzero(~is_mark[text])
+        found = HostRanges.build(
+            start_ns=ranges.start_ns[kept],
+            end_ns=ranges.end_ns[kept],
+            kind=np.array(kind, np.int8)[text[kept]],
+            name_id=text[kept],
+            lane_id=lane_id[kept],
+            sequence=np.array(sequence, np.int64)[text[kept]],
+            names=names,
+            lanes=[
+                _lane(0, process, -1, thread)
+                for process, thread in zip(
+                    process_of(threads).tolist(), threads.tolist(), strict=True
+                )
+            ],
+        )
+        return found.shifted(self._epoch_ns)
 
     def _world_size(self) -> int | None:
         """As many ranks as there are devices, unless a communicator has more."""

@@ -1,0 +1,311 @@
+"""Which operator, module, named range and phase of the program the work of ranks belongs to.
+
+Work on a device belongs to what was under way on the host when it was launched, work of a host to
+what was under way when it began. Operators are the innermost ones, as kernels are launched from
+there. Modules of the backward pass are those of the operators that it differentiates, by autograd's
+sequence numbers. The roofline is that of Williams, Waterman and Patterson (CACM 52, 2009).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evaluator.accelerators import accelerator, peak_flops_per_s
+from evaluator.traces.analysis.breakdown import WORK
+from evaluator.traces.analysis.kernels import durations_ns, launch_pairs
+from evaluator.traces.host_ranges import HostRanges, Nesting, RangeKind
+from evaluator.traces.model import Device, RankTrace
+
+_EVALUATES = "autograd::engine::evaluate_function"
+_OPTIMIZER = "Optimizer."
+NOWHERE: Final = -1
+
+
+class Phase(IntEnum):
+    """What a step was doing."""
+
+    FORWARD = 0
+    """In an operator, and none of the next."""
+    BACKWARD = 1
+    RECOMPUTATION = 2
+    """The forward pass again, within the backward pass."""
+    OPTIMIZER = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceRow:
+    """The work that belongs to one operator, module, range or phase; None: to none that is known.
+
+    `total_s` sums durations, those that overlap too, over all ranks; `share` is of all work.
+    `phase_s` has the seconds by phase. Of operators, `flops` are floating-point operations in
+    `flops_s` of the work, `bytes` were moved at least in `bytes_s`, and `limit_s` is the least time
+    that the device needs for those of which `limited_s` was the time; 0: unknown.
+    """
+
+    name: str | None
+    count: int
+    total_s: float
+    share: float
+    phase_s: tuple[float, ...]
+    flops: float = 0.0
+    flops_s: float = 0.0
+    bytes: float = 0.0
+    bytes_s: float = 0.0
+    limit_s: float = 0.0
+    limited_s: float = 0.0
+    compute_bound_s: float = 0.0
+    """How much of `limit_s` is that of arithmetic, not of memory."""
+
+    @property
+    def flops_per_s(self) -> float | None:
+        """Arithmetic reached; None: unknown."""
+        return self.flops / self.flops_s if self.flops_s else None
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        """Bandwidth reached at least; None: unknown."""
+        return self.bytes / self.bytes_s if self.bytes_s else None
+
+    @property
+    def roofline_share(self) -> float | None:
+        """How near it is to what the device can do at best, 0 to 1; None: unknown."""
+        return self.limit_s / self.limited_s if self.limited_s else None
+
+    @property
+    def bound(self) -> str | None:
+        """What limits it at best: `compute` or `memory`; None: unknown."""
+        if not self.limit_s:
+            return None
+        return "compute" if 2 * self.compute_bound_s >= self.limit_s else "memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """All work of a job by operator, module, named range and phase, the longest total first.
+
+    A table is empty where the traces name nothing of its kind.
+    """
+
+    operators: tuple[PlaceRow, ...]
+    modules: tuple[PlaceRow, ...]
+    ranges: tuple[PlaceRow, ...]
+    phases: tuple[PlaceRow, ...]
+
+
+def places(traces: Iterable[tuple[RankTrace, HostRanges]]) -> Places:
+    """Where the work of ranks belongs; the ranges of each are on the clock of its trace."""
+    tables = tuple(_Sums() for _ in range(4))
+    for trace, ranges in traces:
+        _add(tables, trace, ranges)
+    operators, modules, ranges_, phases = (table.rows() for table in tables)
+    return Places(operators=operators, modules=modules, ranges=ranges_, phases=phases)
+
+
+_FIELDS: Final = (
+    *("count", "total", "flops", "flops_ns", "bytes", "bytes_ns"),
+    *("limit_ns", "limited_ns", "compute_bound_ns"),
+)
+_Columns: TypeAlias = dict[str, NDArray[np.float64]]
+
+
+class _Sums:
+    """Sums of columns by name."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str | None, Counter[str]] = defaultdict(Counter)
+
+    def add(self, number: NDArray[np.int64], texts: Sequence[str], columns: _Columns) -> None:
+        """Add rows; `number` of shape (rows,) indexes `texts`, -1 is no place."""
+        found, place = np.unique(number, return_inverse=True)
+        for name, values in columns.items():
+            sums = np.bincount(place, values, found.size).tolist()
+            for which, added in zip(found.tolist(), sums, strict=True):
+                self._by_name[None if which == NOWHERE else texts[which]][name] += added
+
+    def rows(self) -> tuple[PlaceRow, ...]:
+        """The longest first; none where no work has a place."""
+        if not self._by_name.keys() - {None}:
+            return ()
+        all_ns = sum(sums["total"] for sums in self._by_name.values())
+        rows = [
+            PlaceRow(
+                name=name,
+                count=int(sums["count"]),
+                total_s=sums["total"] / 1e9,
+                share=sums["total"] / all_ns if all_ns else 0.0,
+                phase_s=tuple(sums[phase.name] / 1e9 for phase in Phase),
+                flops=sums["flops"],
+                bytes=sums["bytes"],
+                **{
+                    f"{each}_s": sums[f"{each}_ns"] / 1e9
+                    for each in ("flops", "bytes", "limit", "limited", "compute_bound")
+                },
+            )
+            for name, sums in self._by_name.items()
+        ]
+        return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name or "")))
+
+
+def _add(tables: Sequence[_Sums], trace: RankTrace, ranges: HostRanges) -> None:
+    nesting = Nesting(ranges)
+    work = np.flatnonzero(trace.spans.doing(*WORK))
+    call = _innermost(trace, ranges, nesting, work)
+    duration_ns = durations_ns(trace, work).astype(np.float64)
+    phase = _at(_phases(ranges, nesting), call)
+    columns: _Columns = {"count": np.ones(work.size), "total": duration_ns}
+    columns |= {each.name: np.where(phase == each, duration_ns, 0.0) for each in Phase}
+    operator = nesting.nearest(
+        np.where(ranges.kind == RangeKind.OPERATOR, np.arange(ranges.count), NOWHERE)
+    )
+    own = _at(operator, call)
+    name_id = np.where(own >= 0, np.append(ranges.name_id, NOWHERE)[own], NOWHERE)
+    tables[0].add(name_id, ranges.names, columns)
+    _add_limits(tables[0], ranges, own, duration_ns, trace.device)
+    module, modules = nesting.paths(RangeKind.MODULE, "/")
+    tables[1].add(_at(_with_backward(ranges, nesting, module), call), modules, columns)
+    named, texts = nesting.paths(RangeKind.NAMED, " > ")
+    tables[2].add(_at_main_thread(trace, ranges, nesting, work, call, named), texts, columns)
+    tables[3].add(phase, [each.name.lower() for each in Phase], columns)
+
+
+def _at(values: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The values of rows, -1 where there is no row."""
+    return np.append(values, NOWHERE)[rows]
+
+
+def _moments(
+    trace: RankTrace, ranges: HostRanges, work: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Thread (of `ranges`; -1: none) and time of the launch of work, or of its start on a host."""
+    spans = trace.spans
+    caller = np.arange(spans.count)
+    launched, calls = launch_pairs(spans)
+    caller[launched] = calls
+    lane_ids = {(lane.process, lane.thread): lane_id for lane_id, lane in enumerate(ranges.lanes)}
+    known = [lane_ids.get((lane.process, lane.thread), NOWHERE) for lane in spans.lanes]
+    return np.array(known, np.int64)[spans.lane_id[caller[work]]], spans.start_ns[caller[work]]
+
+
+def _innermost(
+    trace: RankTrace, ranges: HostRanges, nesting: Nesting, work: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    lane_id, moments_ns = _moments(trace, ranges, work)
+    return nesting.innermost(lane_id, moments_ns)
+
+
+def _phases(ranges: HostRanges, nesting: Nesting) -> NDArray[np.int64]:
+    """The phase of each range, shape (ranges,); -1: none."""
+    evaluates = np.array([name.startswith(_EVALUATES) for name in ranges.names], bool)
+    optimizes = np.array([name.startswith(_OPTIMIZER) for name in ranges.names], bool)
+    differentiates = ranges.is_backward | evaluates[ranges.name_id]
+    operates = ranges.kind == RangeKind.OPERATOR
+    own = np.where(operates, int(Phase.FORWARD), NOWHERE)
+    own[differentiates] = Phase.BACKWARD
+    own[(ranges.kind == RangeKind.NAMED) & optimizes[ranges.name_id]] = Phase.OPTIMIZER
+    # The backward pass itself is not recorded for another one, so it has no sequence numbers.
+    again = operates & (ranges.sequence >= 0) & ~differentiates
+    found = np.append(own, NOWHERE)
+    for rows, around in nesting.levels():
+        outer = found[around]
+        inner = np.where(again[rows], int(Phase.RECOMPUTATION), int(Phase.BACKWARD))
+        kept = np.where(outer == Phase.BACKWARD, inner, outer)
+        found[rows] = np.where(outer > Phase.FORWARD, kept, np.maximum(own[rows], outer))
+    return found[:-1]
+
+
+def _with_backward(
+    ranges: HostRanges, nesting: Nesting, module: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The module of each range, of the backward pass too; `module` is by what is around it."""
+    own = module.copy()
+    forward = np.flatnonzero((ranges.sequence >= 0) & ~ranges.is_backward)[::-1]
+    # The operator that autograd recorded under a number is the last to see it.
+    numbers, last = np.unique(ranges.sequence[forward], return_index=True)
+    backward = np.flatnonzero(ranges.is_backward & (module < 0))
+    place = np.searchsorted(numbers, ranges.sequence[backward])
+    known = (place < numbers.size) & (
+        np.append(numbers, NOWHERE)[place] == ranges.sequence[backward]
+    )
+    own[backward[known]] = module[forward[last[place[known]]]]
+    return nesting.nearest(own)
+
+
+def _at_main_thread(
+    trace: RankTrace,
+    ranges: HostRanges,
+    nesting: Nesting,
+    work: NDArray[np.int64],
+    call: NDArray[np.int64],
+    named: NDArray[np.int64],
+) -> NDArray[np.int64]:
+    """The named ranges around work.
+
+    A thread that names none, such as autograd's, works for the thread that names most: it has the
+    ranges under way there.
+    """
+    found = _at(named, call)
+    lane_id, moments_ns = _moments(trace, ranges, work)
+    is_named = ranges.kind == RangeKind.NAMED
+    counts = np.bincount(ranges.lane_id[is_named], minlength=len(ranges.lanes))
+    silent = np.flatnonzero((lane_id >= 0) & (np.append(counts, 1)[lane_id] == 0))
+    if not counts.any():
+        return found
+    main = np.full(silent.size, int(counts.argmax()))
+    found[silent] = _at(named, nesting.innermost(main, moments_ns[silent]))
+    return found
+
+
+def _add_limits(
+    table: _Sums,
+    ranges: HostRanges,
+    operator: NDArray[np.int64],
+    duration_ns: NDArray[np.float64],
+    device: Device | None,
+) -> None:
+    """Add what operators computed and moved, and the least time for it, to work that they did."""
+    called, place = np.unique(operator[operator >= 0], return_inverse=True)
+    took_ns = np.bincount(place, duration_ns[operator >= 0], called.size)
+    flops = np.nan_to_num(ranges.flops[called])
+    moved = ranges.bytes[called].astype(np.float64)
+    peaks, memory = _peaks(ranges, device)
+    compute_ns = 1e9 * flops / peaks[ranges.precision_id[called]]
+    memory_ns = 1e9 * moved / memory
+    known = np.isfinite(compute_ns) & np.isfinite(memory_ns) & (moved > 0)
+    limit_ns = np.where(known, np.maximum(compute_ns, memory_ns), 0.0)
+    computes = flops > 0
+    table.add(
+        ranges.name_id[called].astype(np.int64),
+        ranges.names,
+        {
+            "flops": flops,
+            "flops_ns": np.where(computes, took_ns, 0),
+            "bytes": moved,
+            "bytes_ns": np.where(moved > 0, took_ns, 0),
+            "limit_ns": limit_ns,
+            "limited_ns": np.where(known, took_ns, 0),
+            "compute_bound_ns": np.where(compute_ns >= memory_ns, limit_ns, 0),
+        },
+    )
+
+
+def _peaks(ranges: HostRanges, device: Device | None) -> tuple[NDArray[np.float64], float]:
+    """FLOP/s of each precision, and bytes/s of memory, at best; NaN: unknown.
+
+    float32 counts as TF32 where the device has it, as traces do not say which of them was used.
+    """
+    known = accelerator(device.name) if device else None
+    if known is None:
+        return np.full(len(ranges.precisions), np.nan), float("nan")
+    tf32 = peak_flops_per_s(known, "tf32") or 0.0
+    peaks = []
+    for text in ranges.precisions:
+        name = text.removeprefix("c10::").lower()
+        name = "fp8" if name.startswith("float8") else name
+        peak = peak_flops_per_s(known, name) or float("nan")
+        peaks.append(max(peak, tf32) if name in {"float", "float32"} else peak)
+    return np.array(peaks), 1e12 * known.memory_tb_s

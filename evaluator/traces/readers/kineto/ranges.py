@@ -56,7 +56,7 @@ def read_host_ranges(path: Path, limits: ReadLimits) -> HostRanges:
     profiler recorded stacks. Raises TraceError where the file cannot be read.
     """
     file = ChromeFile(path, limits, KinetoEvent, repairs=True)
-    found = _Columns()
+    found = _Rows()
     starts, durations = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     with closing(file.batches()) as batches:
         for events in batches:
@@ -72,50 +72,49 @@ def read_host_ranges(path: Path, limits: ReadLimits) -> HostRanges:
         names=tuple(found.names),
         lanes=[Lane(lane_text(pid), lane_text(tid)) for pid, tid in found.lanes],
         precisions=tuple(found.precisions),
-        **found.columns,
+        **found.columns(),
     )
 
 
-class _Columns:
-    """Columns of ranges in file order, without their times."""
+_COLUMNS: Final = (
+    *("kind", "name_id", "lane_id", "sequence"),
+    *("is_backward", "flops", "bytes", "precision_id"),
+)
+
+
+class _Rows:
+    """Rows of ranges in file order, without their times."""
 
     def __init__(self) -> None:
         self.names = Numbered[str]()
         self.lanes = Numbered[tuple[Number | None, Number | None]]()
         self.precisions = Numbered[str]({"": 0})
-        self.columns: dict[str, list[float]] = {
-            name: []
-            for name in (
-                *("kind", "name_id", "lane_id", "sequence", "is_backward"),
-                *("flops", "bytes", "precision_id"),
-            )
-        }
+        self.rows: list[tuple[float, ...]] = []
         self._kinds: dict[tuple[Category, str], tuple[int, str]] = {}
+
+    def columns(self) -> dict[str, tuple[float, ...]]:
+        """What `HostRanges` has besides times, by the names of columns."""
+        return dict(zip(_COLUMNS, zip(*self.rows, strict=True), strict=True)) if self.rows else {}
 
     def add(self, event: KinetoEvent) -> bool:
         """Add the row of an event; whether it is one."""
-        if event.ph is not EventPhase.COMPLETE:
-            return False
         key = event.cat, event.name
-        if key not in self._kinds:
-            self._kinds[key] = _kind(*key)
-        kind, name = self._kinds[key]
-        if kind == _NO_RANGE or not (is_time(event.ts) and is_time(event.dur)):
+        known = self._kinds.get(key)
+        if known is None:
+            known = self._kinds[key] = _kind(*key)
+        kind, name = known
+        if kind == _NO_RANGE or event.ph is not EventPhase.COMPLETE:
+            return False
+        if not (is_time(event.ts) and is_time(event.dur)):
             return False
         given = _arguments(event.args) if kind == RangeKind.OPERATOR else _NONE
         flops, moved_bytes, precision = work_of(name, given.types, given.shapes)
-        row = {
-            "kind": kind,
-            "name_id": self.names[name],
-            "lane_id": self.lanes[event.pid, event.tid],
-            "sequence": given.sequence,
-            "is_backward": given.forward_thread > 0,
-            "flops": flops,
-            "bytes": moved_bytes,
-            "precision_id": self.precisions[precision],
-        }
-        for column, value in row.items():
-            self.columns[column].append(value)
+        self.rows.append(
+            (
+                *(kind, self.names[name], self.lanes[event.pid, event.tid], given.sequence),
+                *(given.forward_thread > 0, flops, moved_bytes, self.precisions[precision]),
+            )
+        )
         return True
 
 
@@ -169,6 +168,7 @@ _COVERING: Final = (
 """What reads all of its operands, and writes a tensor of the size of the largest."""
 _COVERS: Final = frozenset(f"aten::{name}" for name in _COVERING.split())
 _WRITES_ONE_OPERAND: Final = frozenset({"aten::copy_", "aten::fill_", "aten::zero_"})
+_STATES_BYTES: Final = _COVERS | _WRITES_ONE_OPERAND
 
 
 def work_of(name: str, types: Sequence[str], text: msgspec.Raw) -> tuple[float, int, str]:
@@ -178,7 +178,7 @@ def work_of(name: str, types: Sequence[str], text: msgspec.Raw) -> tuple[float, 
     bytes where they read all of each operand: not those that gather, or take views.
     """
     first = _FIRST_FACTOR.get(name)
-    if first is None and name not in _COVERS | _WRITES_ONE_OPERAND:
+    if first is None and name not in _STATES_BYTES:
         return math.nan, 0, ""
     shapes = operand_shapes(text)
     sizes = operand_sizes(types, shapes)

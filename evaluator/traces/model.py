@@ -109,8 +109,12 @@ class Spans(Table):
     """Blocks of a kernel over the multiprocessors of its device; NaN: unknown."""
     occupancy: NDArray[np.float32]
     """Estimated share of the warps that fit on a multiprocessor, 0 to 1; NaN: unknown."""
+    scope_id: NDArray[np.int32]
+    """Indexes `scopes`: where in the program the compiler says that the span comes from."""
     names: tuple[str, ...]
     lanes: tuple[Lane, ...]
+    scopes: tuple[str, ...]
+    """As in `jit(step)/transpose(jvp(Net))/Block_0/dot_general`; empty: unknown."""
 
     def __post_init__(self) -> None:
         Table.__post_init__(self)
@@ -118,10 +122,17 @@ class Spans(Table):
             raise ValueError("spans must be in order of start and none may end before it starts")
 
     @classmethod
-    def build(cls, *, names: Sequence[str], lanes: Sequence[Lane], **known: ArrayLike) -> Self:
+    def build(
+        cls,
+        *,
+        names: Sequence[str],
+        lanes: Sequence[Lane],
+        scopes: Sequence[str] = ("",),
+        **known: ArrayLike,
+    ) -> Self:
         """From columns in any order; what is not given is unknown, names without spans are dropped.
 
-        Lanes without spans are dropped too.
+        Lanes and scopes without spans are dropped too.
         """
         start_ns = np.asarray(known["start_ns"], np.int64)
         order = np.argsort(start_ns, kind="stable")
@@ -133,7 +144,8 @@ class Spans(Table):
         }
         columns["name_id"], own_names = _compact(columns["name_id"], names)
         columns["lane_id"], own_lanes = _compact(columns["lane_id"], lanes)
-        return cls(names=own_names, lanes=own_lanes, **columns)
+        columns["scope_id"], own_scopes = _compact(columns["scope_id"], scopes)
+        return cls(names=own_names, lanes=own_lanes, scopes=own_scopes, **columns)
 
     @property
     def duration_ns(self) -> Nanoseconds:
@@ -160,6 +172,7 @@ _UNKNOWN: Final[dict[str, np.generic]] = {
     "flops": np.float64(np.nan),
     "blocks_per_sm": np.float32(np.nan),
     "occupancy": np.float32(np.nan),
+    "scope_id": np.int32(0),
 }
 
 

@@ -192,7 +192,7 @@ def operators_command(
     options: TraceOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Attribute work to phases, operators (with roofline), modules and ranges."""
+    """Show which phases, operators, modules and ranges take the time."""
     found = options.read()
     if as_json:
         _print_json(found, _tables(found, "phases", "operators", "modules", "ranges"))

@@ -55,7 +55,7 @@ class OpenTraces:
     def places(self) -> Places | None:
         """Which operators, modules, named ranges and phases the work belongs to.
 
-        Reads the files again; None where none of them says. Raises TraceError.
+        Reads the files again, of XLA not; None where none of them says. Raises TraceError.
         """
         traces = self.traces.whole
         if traces is None or not traces.files:
@@ -69,11 +69,12 @@ class OpenTraces:
         aligned = traces.alignment
         offsets_ns = aligned.offsets_ns if aligned else (0,) * len(traces.ranks)
         named = [
-            (trace, own.shifted(offset_ns))
+            (trace, own and own.shifted(offset_ns))
             for trace, file, offset_ns in zip(traces.ranks, traces.files, offsets_ns, strict=True)
-            if (own := ranges[file]) is not None and own.count
+            if ((own := ranges[file]) and own.count) or any(trace.spans.scopes)
         ]
-        return places(named) if named else None
+        environment = self.evidence.environment
+        return places(named, environment.accelerator if environment else "") if named else None
 
 
 STORED = "trial:"

@@ -3,9 +3,12 @@
 Work on a device belongs to what was under way on the host when it was launched, work of a host to
 what was under way when it began. Operators are the innermost ones, as kernels are launched from
 there. Modules of the backward pass are those of the operators that it differentiates, by autograd's
-sequence numbers. The roofline is that of Williams, Waterman and Patterson (CACM 52, 2009).
+sequence numbers. Work that a compiler names itself, as XLA does, belongs to what its name says.
+The roofline is that of Williams, Waterman and Patterson (CACM 52, 2009).
 """
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,11 +18,11 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator.accelerators import accelerator, peak_flops_per_s
+from evaluator.accelerators import Accelerator, accelerator, peak_flops_per_s
 from evaluator.traces.analysis.breakdown import WORK
 from evaluator.traces.analysis.kernels import durations_ns, launch_pairs
 from evaluator.traces.host_ranges import HostRanges, Nesting, RangeKind
-from evaluator.traces.model import Device, RankTrace
+from evaluator.traces.model import RankTrace
 
 _EVALUATES = "autograd::engine::evaluate_function"
 _OPTIMIZER = "Optimizer."
@@ -97,19 +100,31 @@ class Places:
     phases: tuple[PlaceRow, ...]
 
 
-def places(traces: Iterable[tuple[RankTrace, HostRanges]]) -> Places:
-    """Where the work of ranks belongs; the ranges of each are on the clock of its trace."""
-    tables = tuple(_Sums() for _ in range(4))
-    for trace, ranges in traces:
-        _add(tables, trace, ranges)
-    operators, modules, ranges_, phases = (table.rows() for table in tables)
-    return Places(operators=operators, modules=modules, ranges=ranges_, phases=phases)
+def places(
+    traces: Iterable[tuple[RankTrace, HostRanges | None]], accelerator_name: str = ""
+) -> Places:
+    """Where the work of ranks belongs; the ranges of each are on the clock of its trace.
+
+    `accelerator_name` counts where a trace does not name its device.
+    """
+    tables = _Tables()
+    all_traces = list(traces)
+    differentiates = any("jvp(" in text for trace, _ in all_traces for text in trace.spans.scopes)
+    for trace, ranges in all_traces:
+        known = accelerator(trace.device.name if trace.device else "")
+        best = Best(known or accelerator(accelerator_name) if trace.on_device else None)
+        if ranges is not None and ranges.count:
+            _add_called(tables, trace, ranges, best)
+        else:
+            _add_compiled(tables, trace, best, differentiates=differentiates)
+    return Places(
+        operators=tables.operators.rows(),
+        modules=tables.modules.rows(),
+        ranges=tables.ranges.rows(),
+        phases=tables.phases.rows(),
+    )
 
 
-_FIELDS: Final = (
-    *("count", "total", "flops", "flops_ns", "bytes", "bytes_ns"),
-    *("limit_ns", "limited_ns", "compute_bound_ns"),
-)
 _Columns: TypeAlias = dict[str, NDArray[np.float64]]
 
 
@@ -151,26 +166,128 @@ class _Sums:
         return tuple(sorted(rows, key=lambda row: (-row.total_s, row.name or "")))
 
 
-def _add(tables: Sequence[_Sums], trace: RankTrace, ranges: HostRanges) -> None:
+class _Tables:
+    """Sums by each kind of place."""
+
+    def __init__(self) -> None:
+        self.operators, self.modules, self.ranges, self.phases = (_Sums() for _ in range(4))
+
+
+_PHASE_NAMES: Final = tuple(each.name.lower() for each in Phase)
+
+
+def _time_columns(duration_ns: NDArray[np.float64], phase: NDArray[np.int64]) -> _Columns:
+    columns: _Columns = {"count": np.ones(duration_ns.size), "total": duration_ns}
+    return columns | {each.name: np.where(phase == each, duration_ns, 0.0) for each in Phase}
+
+
+def _add_called(tables: _Tables, trace: RankTrace, ranges: HostRanges, best: "Best") -> None:
+    """Add work by what the host called."""
     nesting = Nesting(ranges)
     work = np.flatnonzero(trace.spans.doing(*WORK))
     call = _innermost(trace, ranges, nesting, work)
     duration_ns = durations_ns(trace, work).astype(np.float64)
     phase = _at(_phases(ranges, nesting), call)
-    columns: _Columns = {"count": np.ones(work.size), "total": duration_ns}
-    columns |= {each.name: np.where(phase == each, duration_ns, 0.0) for each in Phase}
+    columns = _time_columns(duration_ns, phase)
     operator = nesting.nearest(
         np.where(ranges.kind == RangeKind.OPERATOR, np.arange(ranges.count), NOWHERE)
     )
     own = _at(operator, call)
     name_id = np.where(own >= 0, np.append(ranges.name_id, NOWHERE)[own], NOWHERE)
-    tables[0].add(name_id, ranges.names, columns)
-    _add_limits(tables[0], ranges, own, duration_ns, trace.device)
+    tables.operators.add(name_id, ranges.names, columns)
+    called, place = np.unique(own[own >= 0], return_inverse=True)
+    tables.operators.add(
+        ranges.name_id[called].astype(np.int64),
+        ranges.names,
+        best.limits(
+            flops=np.nan_to_num(ranges.flops[called]),
+            moved_bytes=ranges.bytes[called].astype(np.float64),
+            took_ns=np.bincount(place, duration_ns[own >= 0], called.size).astype(np.float64),
+            peaks=np.array([best.peak(each) for each in ranges.precisions])[
+                ranges.precision_id[called]
+            ],
+        ),
+    )
     module, modules = nesting.paths(RangeKind.MODULE, "/")
-    tables[1].add(_at(_with_backward(ranges, nesting, module), call), modules, columns)
+    tables.modules.add(_at(_with_backward(ranges, nesting, module), call), modules, columns)
     named, texts = nesting.paths(RangeKind.NAMED, " > ")
-    tables[2].add(_at_main_thread(trace, ranges, nesting, work, call, named), texts, columns)
-    tables[3].add(phase, [each.name.lower() for each in Phase], columns)
+    tables.ranges.add(_at_main_thread(trace, ranges, nesting, work, call, named), texts, columns)
+    tables.phases.add(phase, _PHASE_NAMES, columns)
+
+
+def _add_compiled(tables: _Tables, trace: RankTrace, best: "Best", *, differentiates: bool) -> None:
+    """Add work by where the compiler says that it comes from.
+
+    Where anything is differentiated, what is not, an optimizer, say, has no phase that is known.
+    """
+    spans = trace.spans
+    work = np.flatnonzero(spans.doing(*WORK))
+    scope, duration_ns = spans.scope_id[work], durations_ns(trace, work).astype(np.float64)
+    found = [Scope.of(text) for text in spans.scopes]
+    rest = NOWHERE if differentiates else int(Phase.FORWARD)
+    phases = [
+        NOWHERE if not text else rest if one.phase is None else int(one.phase)
+        for text, one in zip(spans.scopes, found, strict=True)
+    ]
+    phase = np.array(phases, np.int64)[scope]
+    columns = _time_columns(duration_ns, phase)
+    columns_of_operators = columns | best.limits(
+        flops=np.nan_to_num(spans.flops[work]),
+        moved_bytes=spans.bytes[work].astype(np.float64),
+        took_ns=duration_ns,
+        peaks=np.full(work.size, best.peak("bf16")),
+    )
+    for table, texts, own in (
+        (tables.operators, [one.operator for one in found], columns_of_operators),
+        (tables.modules, [one.module for one in found], columns),
+    ):
+        number = np.array([place if text else NOWHERE for place, text in enumerate(texts)])
+        table.add(number[scope], texts, own)
+    tables.phases.add(phase, _PHASE_NAMES, columns)
+
+
+_WRAPPED: Final = re.compile(r"(?:transpose|jvp|vmap|checkpoint|remat)\((.*)\)")
+_NUMBERED: Final = re.compile(r"_\d+\Z")
+_CONTROL: Final = frozenset(
+    {
+        *("while", "body", "cond", "scan", "checkpoint", "remat", "rematted_computation"),
+        *("closed_call", "core_call", "custom_vjp_call", "custom_jvp_call", "shard_map", "pjit"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """What JAX's name of an operation says: its primitive, the modules around it, its phase."""
+
+    operator: str
+    module: str
+    phase: Phase | None
+    """None where it is not differentiated."""
+
+    @classmethod
+    def of(cls, text: str) -> "Scope":
+        """Read `jit(step)/transpose(jvp(Net))/Block_0/dot_general`.
+
+        Functions that are compiled, control flow and the equations of `einsum` are no modules. An
+        operator of torch (`aten::mean.dim`) is not divided into the primitives that carry it out.
+        """
+        *around, operator = text.split("/")
+        modules = []
+        for part in around:
+            if "::" in part:
+                operator = part
+                break
+            while wrapped := _WRAPPED.fullmatch(part):
+                part = wrapped[1]
+            if part and part not in _CONTROL and not {*"(>,"} & {*part}:
+                modules.append(_NUMBERED.sub("", part))
+        phase = None
+        if "rematted_computation" in around:
+            phase = Phase.RECOMPUTATION
+        elif "jvp(" in text:
+            phase = Phase.BACKWARD if "transpose(" in text else Phase.FORWARD
+        return cls(operator=operator, module="/".join(modules), phase=phase)
 
 
 def _at(values: NDArray[np.int64], rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -260,52 +377,44 @@ def _at_main_thread(
     return found
 
 
-def _add_limits(
-    table: _Sums,
-    ranges: HostRanges,
-    operator: NDArray[np.int64],
-    duration_ns: NDArray[np.float64],
-    device: Device | None,
-) -> None:
-    """Add what operators computed and moved, and the least time for it, to work that they did."""
-    called, place = np.unique(operator[operator >= 0], return_inverse=True)
-    took_ns = np.bincount(place, duration_ns[operator >= 0], called.size)
-    flops = np.nan_to_num(ranges.flops[called])
-    moved = ranges.bytes[called].astype(np.float64)
-    peaks, memory = _peaks(ranges, device)
-    compute_ns = 1e9 * flops / peaks[ranges.precision_id[called]]
-    memory_ns = 1e9 * moved / memory
-    known = np.isfinite(compute_ns) & np.isfinite(memory_ns) & (moved > 0)
-    limit_ns = np.where(known, np.maximum(compute_ns, memory_ns), 0.0)
-    computes = flops > 0
-    table.add(
-        ranges.name_id[called].astype(np.int64),
-        ranges.names,
-        {
+@dataclass(frozen=True, slots=True)
+class Best:
+    """What a device can do at best; None: unknown."""
+
+    known: Accelerator | None
+
+    def peak(self, precision: str) -> float:
+        """FLOP/s in matrices of a type, as torch names it; NaN: unknown.
+
+        float32 counts as TF32 where the device has it, as traces do not say which of them was used.
+        """
+        if self.known is None:
+            return math.nan
+        name = precision.removeprefix("c10::").lower()
+        name = "fp8" if name.startswith("float8") else name
+        peak = peak_flops_per_s(self.known, name) or math.nan
+        tf32 = peak_flops_per_s(self.known, "tf32") or 0.0
+        return max(peak, tf32) if name in {"float", "float32"} else peak
+
+    def limits(
+        self,
+        *,
+        flops: NDArray[np.float64],
+        moved_bytes: NDArray[np.float64],
+        took_ns: NDArray[np.float64],
+        peaks: NDArray[np.float64],
+    ) -> _Columns:
+        """What was computed and moved, 0 where unknown, and the least time for it."""
+        compute_ns = 1e9 * flops / peaks
+        memory_ns = 1e9 * moved_bytes / (1e12 * self.known.memory_tb_s if self.known else math.nan)
+        known = np.isfinite(compute_ns) & np.isfinite(memory_ns) & (moved_bytes > 0)
+        limit_ns = np.where(known, np.maximum(compute_ns, memory_ns), 0.0)
+        return {
             "flops": flops,
-            "flops_ns": np.where(computes, took_ns, 0),
-            "bytes": moved,
-            "bytes_ns": np.where(moved > 0, took_ns, 0),
+            "flops_ns": np.where(flops > 0, took_ns, 0),
+            "bytes": moved_bytes,
+            "bytes_ns": np.where(moved_bytes > 0, took_ns, 0),
             "limit_ns": limit_ns,
             "limited_ns": np.where(known, took_ns, 0),
             "compute_bound_ns": np.where(compute_ns >= memory_ns, limit_ns, 0),
-        },
-    )
-
-
-def _peaks(ranges: HostRanges, device: Device | None) -> tuple[NDArray[np.float64], float]:
-    """FLOP/s of each precision, and bytes/s of memory, at best; NaN: unknown.
-
-    float32 counts as TF32 where the device has it, as traces do not say which of them was used.
-    """
-    known = accelerator(device.name) if device else None
-    if known is None:
-        return np.full(len(ranges.precisions), np.nan), float("nan")
-    tf32 = peak_flops_per_s(known, "tf32") or 0.0
-    peaks = []
-    for text in ranges.precisions:
-        name = text.removeprefix("c10::").lower()
-        name = "fp8" if name.startswith("float8") else name
-        peak = peak_flops_per_s(known, name) or float("nan")
-        peaks.append(max(peak, tf32) if name in {"float", "float32"} else peak)
-    return np.array(peaks), 1e12 * known.memory_tb_s
+        }

@@ -117,6 +117,7 @@ def _check(trace: RankTrace) -> None:
     indexes = (
         (spans.name_id, len(spans.names)),
         (spans.lane_id, len(spans.lanes)),
+        (spans.scope_id, len(spans.scopes)),
         (spans.activity, len(Activity)),
         (collectives.span, spans.count),
         (collectives.kind, len(CollectiveKind)),

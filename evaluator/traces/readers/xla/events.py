@@ -34,7 +34,7 @@ _LARGEST = 1 << 60
 _MOST_EVENTS = 1_000_000
 _COLUMNS = (
     *("line", "name", "start_ns", "end_ns", "offset_ps", "duration_ps", "details", "ordinal"),
-    *("correlation", "bytes", "step", "is_op"),
+    *("correlation", "bytes", "step", "scope", "is_op"),
 )
 _MOST_FLOPS = 1e30
 
@@ -69,6 +69,7 @@ class Arguments(msgspec.Struct, gc=False):
     memcpy_details: ArgumentValue = None
     kernel_details: ArgumentValue = None
     step_num: ArgumentValue = None
+    tf_op: ArgumentValue = None
 
 
 class XlaEvent(msgspec.Struct, gc=False):
@@ -101,9 +102,12 @@ class XlaEvents(Table):
     correlation: NDArray[np.int64]
     bytes: NDArray[np.int64]
     step: NDArray[np.int64]
+    scope: NDArray[np.int64]
     is_op: NDArray[np.bool_]
     flops: NDArray[np.float64]
     names: tuple[str, ...]
+    scopes: tuple[str, ...]
+    """Where in the program an operation comes from, as JAX names it; empty: unknown."""
     all_details: tuple[tuple[str, str], ...]
     """Category of an operation and its text, or the details of a kernel or copy."""
     lines: tuple[tuple[str, str], ...]
@@ -141,6 +145,7 @@ class EventTable:
         self._names: dict[str, int] = {}
         self._details: dict[tuple[str, str], int] = {}
         self._lines: dict[tuple[str, str], int] = {}
+        self._scopes: dict[str, int] = {"": 0}
         self._numbers = array("q")  # row by row, in the order of _COLUMNS
         self._flops = array("d")
         self._left_out_count = 0
@@ -177,6 +182,7 @@ class EventTable:
                 _whole(args.correlation_id),
                 _whole(args.bytes_accessed),
                 _whole(args.step_num),
+                self._scopes.setdefault(_scope(args), len(self._scopes)),
                 args.hlo_op is not None,
             )
         )
@@ -204,6 +210,7 @@ class EventTable:
             is_op=is_op > 0,
             flops=np.array(self._flops),
             names=tuple(self._names),
+            scopes=tuple(self._scopes),
             all_details=tuple(self._details),
             lines=tuple(
                 (self.process_names.get(place[0], ""), self.thread_names.get(place, ""))
@@ -242,6 +249,11 @@ def _flops(args: Arguments) -> float:
     # XLA cannot count what such an operation computes, and writes 0: a Pallas kernel, say.
     opaque = args.hlo_category == "custom-call" or " custom-call(" in str(args.long_name or "")
     return flops if 0 <= flops < _MOST_FLOPS and not (flops == 0 and opaque) else math.nan
+
+
+def _scope(args: Arguments) -> str:
+    texts = (str(text) for text in (args.tf_op, args.name) if text is not None)
+    return next((text.rstrip(":") for text in texts if "/" in text), "")
 
 
 def _whole(value: ArgumentValue) -> int:

@@ -505,6 +505,8 @@ class _Trace:
             correlation=np.maximum(events.correlation[rows.event], 0),
             bytes=rows.bytes,
             flops=events.flops[rows.event],
+            scope_id=events.scope[rows.event],
+            scopes=events.scopes,
         )
 
     def _collectives(self, chip: Chip, operations: Operations, spans: Spans) -> Collectives:

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 from evaluator.traces.analysis.breakdown import WORK
-from evaluator.traces.analysis.operators import Phase, places
+from evaluator.traces.analysis.operators import Phase, Scope, places
 from evaluator.traces.host_ranges import HostRanges, Nesting, RangeKind
 from evaluator.traces.model import Lane
 from evaluator.traces.readers.files import STANDARD_LIMITS
@@ -262,6 +262,46 @@ def threads(draw):
     for lane in (0, 1):
         fill(lane, 0, 30, 0)
     return rows
+
+
+@pytest.mark.parametrize(
+    ("text", "operator", "module", "phase"),
+    [
+        ("jit(step)/jvp(Net)/Block_0/Dense_1/dot_general", "dot_general", "Net/Block/Dense", 0),
+        ("jit(step)/transpose(jvp(Net))/Block_11/mul", "mul", "Net/Block", Phase.BACKWARD),
+        (
+            "jit(f)/transpose(jvp(Net))/checkpoint/rematted_computation/Block_0/exp",
+            *("exp", "Net/Block", Phase.RECOMPUTATION),
+        ),
+        ("jit(step)/while/body/add", "add", "", None),
+        ("jit(f)/Linear/mn,pn->mp/dot_general", "dot_general", "Linear", None),
+        ("jit(f)/Norm/aten::mean.dim/reduce_sum", "aten::mean.dim", "Norm", None),
+        ("jit(f)/jvp()/sin", "sin", "", Phase.FORWARD),
+    ],
+)
+def test_what_jax_calls_an_operation_says_where_it_comes_from(text, operator, module, phase):
+    assert Scope.of(text) == Scope(operator=operator, module=module, phase=phase)
+
+
+@given(st.text(alphabet="ab_1/()jvptransose:,", max_size=60))
+def test_any_name_of_an_operation_is_read(text):
+    found = Scope.of(text)
+    assert "(" not in found.module
+
+
+def test_work_of_a_tpu_belongs_to_modules_and_has_a_roofline_where_its_kind_is_known(recorded_data):
+    path = recorded_data / "traces" / "xla" / "vllm_tpu_2chip_a.trace.json.gz"
+    pairs = [(trace, None) for trace in read_traces([path]).ranks]
+
+    named, unnamed = places(pairs, "TPU v6e"), places(pairs)
+
+    modules = {row.name: row for row in named.modules}
+    assert modules["RowParallelLinear"].phase_s[Phase.FORWARD] > 0
+    dots, same = (
+        next(r for r in each.operators if r.name == "dot_general") for each in (named, unnamed)
+    )
+    assert 0.5 < dots.roofline_share < 1
+    assert (same.flops_per_s, same.roofline_share) == (dots.flops_per_s, None)
 
 
 @given(threads(), st.lists(st.tuples(st.integers(-1, 1), st.integers(-2, 32)), max_size=9))

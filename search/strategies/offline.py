@@ -54,10 +54,10 @@ SAFE = 0.9
 """Share of the largest chance to run that counts as safe."""
 LEARNED_FROM = 5
 """Measured configurations from which on the model may end a search."""
-WORTH = 0.3
+WORTH = 0.2
 """Share of the margin that a launch must be expected to gain: a gain of 5 % is worth one even where
 it is unlikely."""
-CALM_LAUNCHES = 2
+CALM_LAUNCHES = 3
 """Launches that were expected to gain nothing, and did not, before a search ends."""
 
 
@@ -101,7 +101,7 @@ class HybridChooser(Chooser):
         return _expected(options.prospects, options.known, 1)
 
     def no_gain(self, study: Study, history: History) -> str | None:
-        """Return why no launch is worth it now, nor was the last two; None where one may be.
+        """Return why no launch is worth it now, nor was the last three; None where one may be.
 
         A space that fits in the remaining budget is enumerated all the same. Patience, where it is
         given, takes the place of this.

@@ -22,6 +22,7 @@ from evaluator.accelerators import Accelerator, accelerator, peak_flops_per_s
 from evaluator.traces.analysis.breakdown import WORK
 from evaluator.traces.analysis.kernels import durations_ns, launch_pairs
 from evaluator.traces.host_ranges import HostRanges, Nesting, RangeKind
+from evaluator.traces.intervals import Nanoseconds, first_place
 from evaluator.traces.model import RankTrace
 
 _EVALUATES = "autograd::engine::evaluate_function"
@@ -112,11 +113,11 @@ def places(
     differentiates = any("jvp(" in text for trace, _ in all_traces for text in trace.spans.scopes)
     for trace, ranges in all_traces:
         known = accelerator(trace.device.name if trace.device else "")
-        best = Best(known or accelerator(accelerator_name) if trace.on_device else None)
+        roofline = Roofline(known or accelerator(accelerator_name) if trace.on_device else None)
         if ranges is not None and ranges.count:
-            _add_called(tables, trace, ranges, best)
+            _add_called(tables, trace, ranges, roofline)
         else:
-            _add_compiled(tables, trace, best, differentiates=differentiates)
+            _add_compiled(tables, trace, roofline, differentiates=differentiates)
     return Places(
         operators=tables.operators.rows(),
         modules=tables.modules.rows(),
@@ -181,11 +182,14 @@ def _time_columns(duration_ns: NDArray[np.float64], phase: NDArray[np.int64]) ->
     return columns | {each.name: np.where(phase == each, duration_ns, 0.0) for each in Phase}
 
 
-def _add_called(tables: _Tables, trace: RankTrace, ranges: HostRanges, best: "Best") -> None:
+def _add_called(
+    tables: _Tables, trace: RankTrace, ranges: HostRanges, roofline: "Roofline"
+) -> None:
     """Add work by what the host called."""
     nesting = Nesting(ranges)
     work = np.flatnonzero(trace.spans.doing(*WORK))
-    call = _innermost(trace, ranges, nesting, work)
+    lane_id, moments_ns = _moments(trace, ranges, work)
+    call = nesting.innermost(lane_id, moments_ns)
     duration_ns = durations_ns(trace, work).astype(np.float64)
     phase = _at(_phases(ranges, nesting), call)
     columns = _time_columns(duration_ns, phase)
@@ -199,11 +203,11 @@ def _add_called(tables: _Tables, trace: RankTrace, ranges: HostRanges, best: "Be
     tables.operators.add(
         ranges.name_id[called].astype(np.int64),
         ranges.names,
-        best.limits(
+        roofline.limits(
             flops=np.nan_to_num(ranges.flops[called]),
             moved_bytes=ranges.bytes[called].astype(np.float64),
             took_ns=np.bincount(place, duration_ns[own >= 0], called.size).astype(np.float64),
-            peaks=np.array([best.peak(each) for each in ranges.precisions])[
+            peaks=np.array([roofline.peak(each) for each in ranges.precisions])[
                 ranges.precision_id[called]
             ],
         ),
@@ -211,11 +215,14 @@ def _add_called(tables: _Tables, trace: RankTrace, ranges: HostRanges, best: "Be
     module, modules = nesting.paths(RangeKind.MODULE, "/")
     tables.modules.add(_at(_with_backward(ranges, nesting, module), call), modules, columns)
     named, texts = nesting.paths(RangeKind.NAMED, " > ")
-    tables.ranges.add(_at_main_thread(trace, ranges, nesting, work, call, named), texts, columns)
+    named_call = _on_main_thread(ranges, nesting, lane_id, moments_ns, call)
+    tables.ranges.add(_at(named, named_call), texts, columns)
     tables.phases.add(phase, _PHASE_NAMES, columns)
 
 
-def _add_compiled(tables: _Tables, trace: RankTrace, best: "Best", *, differentiates: bool) -> None:
+def _add_compiled(
+    tables: _Tables, trace: RankTrace, roofline: "Roofline", *, differentiates: bool
+) -> None:
     """Add work by where the compiler says that it comes from.
 
     Where anything is differentiated, what is not, an optimizer, say, has no phase that is known.
@@ -231,11 +238,11 @@ def _add_compiled(tables: _Tables, trace: RankTrace, best: "Best", *, differenti
     ]
     phase = np.array(phases, np.int64)[scope]
     columns = _time_columns(duration_ns, phase)
-    columns_of_operators = columns | best.limits(
+    columns_of_operators = columns | roofline.limits(
         flops=np.nan_to_num(spans.flops[work]),
         moved_bytes=spans.bytes[work].astype(np.float64),
         took_ns=duration_ns,
-        peaks=np.full(work.size, best.peak("bf16")),
+        peaks=np.full(work.size, roofline.peak("bf16")),
     )
     for table, texts, own in (
         (tables.operators, [one.operator for one in found], columns_of_operators),
@@ -308,13 +315,6 @@ def _moments(
     return np.array(known, np.int64)[spans.lane_id[caller[work]]], spans.start_ns[caller[work]]
 
 
-def _innermost(
-    trace: RankTrace, ranges: HostRanges, nesting: Nesting, work: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    lane_id, moments_ns = _moments(trace, ranges, work)
-    return nesting.innermost(lane_id, moments_ns)
-
-
 def _phases(ranges: HostRanges, nesting: Nesting) -> NDArray[np.int64]:
     """The phase of each range, shape (ranges,); -1: none."""
     evaluates = np.array([name.startswith(_EVALUATES) for name in ranges.names], bool)
@@ -340,45 +340,36 @@ def _with_backward(
 ) -> NDArray[np.int64]:
     """The module of each range, of the backward pass too; `module` is by what is around it."""
     own = module.copy()
-    forward = np.flatnonzero((ranges.sequence >= 0) & ~ranges.is_backward)[::-1]
     # The operator that autograd recorded under a number is the last to see it.
-    numbers, last = np.unique(ranges.sequence[forward], return_index=True)
+    forward = np.flatnonzero((ranges.sequence >= 0) & ~ranges.is_backward)[::-1]
     backward = np.flatnonzero(ranges.is_backward & (module < 0))
-    place = np.searchsorted(numbers, ranges.sequence[backward])
-    known = (place < numbers.size) & (
-        np.append(numbers, NOWHERE)[place] == ranges.sequence[backward]
-    )
-    own[backward[known]] = module[forward[last[place[known]]]]
+    place = first_place(ranges.sequence[forward], ranges.sequence[backward])
+    own[backward[place >= 0]] = module[forward[place[place >= 0]]]
     return nesting.nearest(own)
 
 
-def _at_main_thread(
-    trace: RankTrace,
+def _on_main_thread(
     ranges: HostRanges,
     nesting: Nesting,
-    work: NDArray[np.int64],
+    lane_id: NDArray[np.int64],
+    moments_ns: Nanoseconds,
     call: NDArray[np.int64],
-    named: NDArray[np.int64],
 ) -> NDArray[np.int64]:
-    """The named ranges around work.
+    """The innermost range of each work; of a thread that names none, that of the main thread.
 
-    A thread that names none, such as autograd's, works for the thread that names most: it has the
-    ranges under way there.
+    Such a thread, autograd's, works for the one that names most.
     """
-    found = _at(named, call)
-    lane_id, moments_ns = _moments(trace, ranges, work)
     is_named = ranges.kind == RangeKind.NAMED
     counts = np.bincount(ranges.lane_id[is_named], minlength=len(ranges.lanes))
-    silent = np.flatnonzero((lane_id >= 0) & (np.append(counts, 1)[lane_id] == 0))
-    if not counts.any():
-        return found
-    main = np.full(silent.size, int(counts.argmax()))
-    found[silent] = _at(named, nesting.innermost(main, moments_ns[silent]))
+    silent = (lane_id >= 0) & (np.append(counts, 1)[lane_id] == 0)
+    main = np.full(int(silent.sum()), counts.argmax())
+    found = call.copy()
+    found[silent] = nesting.innermost(main, moments_ns[silent])
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class Roofline:
     """What a device can do at best; None: unknown."""
 
     known: Accelerator | None
@@ -405,7 +396,7 @@ class Best:
         peaks: NDArray[np.float64],
     ) -> _Columns:
         """What was computed and moved, 0 where unknown, and the least time for it."""
-        compute_ns = 1e9 * flops / peaks
+        compute_ns = np.where(flops > 0, 1e9 * flops / peaks, 0.0)
         memory_ns = 1e9 * moved_bytes / (1e12 * self.known.memory_tb_s if self.known else math.nan)
         known = np.isfinite(compute_ns) & np.isfinite(memory_ns) & (moved_bytes > 0)
         limit_ns = np.where(known, np.maximum(compute_ns, memory_ns), 0.0)

@@ -233,6 +233,18 @@ def test_a_search_ends_when_no_launch_is_expected_to_gain_anything():
     assert words.startswith("nothing is left to gain: the most promising of 36 untried")
 
 
+def test_a_search_goes_on_until_three_launches_after_the_first_five_gained_nothing():
+    chooser, history = searched(12)
+    ends = [
+        count
+        for count in range(1, 13)
+        if chooser.no_gain(STUDY, History(history.trials[:count])) is not None
+    ]
+
+    assert ends
+    assert min(ends) >= 5 + 3
+
+
 def test_launches_out_of_memory_do_not_end_a_search():
     ran_out = [(settings(micro_batch=8, tp=tp), OUT_OF_MEMORY) for tp in (1, 2, 4, 8)]
     history = past((SEED, None), *ran_out, (settings(mode="all", micro_batch=8), OUT_OF_MEMORY))

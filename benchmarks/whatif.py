@@ -32,6 +32,7 @@ from generated_job import Shape
 from generated_traces import generate, steps_for
 
 from evaluator.traces.analysis.collectives import match
+from evaluator.traces.intervals import Nanoseconds
 from evaluator.traces.model import (
     Activity,
     CollectiveKind,
@@ -41,6 +42,7 @@ from evaluator.traces.model import (
     RankGroup,
     RankTrace,
     Spans,
+    SpanWaits,
     StepWindows,
     TraceSet,
 )
@@ -373,9 +375,28 @@ def worker(rank: int, own: list[dict[str, Any]], meta: Mapping[str, int]) -> Ran
             ],
             bytes=np.zeros(len(talks)),
         ),
+        waits=program_order(start_ns, end_ns),
         steps=windows,
         host_steps=windows,
     )
+
+
+def program_order(start_ns: Nanoseconds, end_ns: Nanoseconds) -> SpanWaits:
+    """A worker makes its operations one after the other; a send and a receipt start together.
+
+    So each waits for those of the start before, as far as they had ended; rows are by start.
+    """
+    moments = np.unique(start_ns)
+    place = np.searchsorted(moments, start_ns)
+    pairs = [
+        (source, target)
+        for number in range(1, moments.size)
+        for source in np.flatnonzero(place == number - 1).tolist()
+        for target in np.flatnonzero(place == number).tolist()
+        if end_ns[source] <= start_ns[target] + CLOCK_NS
+    ]
+    source, target = np.array(pairs, np.int64).reshape(-1, 2).T
+    return SpanWaits(source=source, target=target)
 
 
 def group_of(name: str, rank: int, stages: int, world: int) -> RankGroup:

@@ -351,6 +351,14 @@ class MemoryUse(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SpanWaits(Table):
+    """Which span starts only after another one has ended; rows of spans, shape (waits,)."""
+
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RankTrace:
     """What one rank did, on its own clock.
 
@@ -372,6 +380,8 @@ class RankTrace:
     steps: StepWindows
     host_steps: StepWindows
     memory: MemoryUse | None = None
+    waits: SpanWaits | None = None
+    """What work waits for beside its stream and its launch; None where the trace does not say."""
     caveats: tuple[str, ...] = ()
     reduced: bool = False
 

@@ -50,6 +50,7 @@ def reduced(trace: RankTrace) -> RankTrace:
         spans=shortened,
         collectives=replace(table, span=row[np.searchsorted(kept, table.span)], groups=groups),
         memory=trace.memory and _peak(trace.memory),
+        waits=None,
         reduced=True,
     )
 

@@ -203,7 +203,7 @@ class _RankGraph:
         works = replace(works, pause=np.searchsorted(pauses.end_ns, called_ns, side="right") - 1)
         sends_results = np.zeros(spans.count, np.bool_)
         sends_results[trace.collectives.span[np.isin(trace.collectives.kind, _OF_RESULTS)]] = True
-        works, waits = _with_slacks(works, sends_results[rows])
+        works, waits = _with_slacks(works, sends_results[rows], _known_waits(trace, works))
         return cls(works=works, waits=waits, pauses=pauses, pause_ends=ends)
 
     def moved(self, work: int, pause: int, lane: int) -> Self:
@@ -231,8 +231,26 @@ def _steps(trace: RankTrace, start_ns: Nanoseconds, called_ns: Nanoseconds) -> N
     return np.where(called_ns > NEVER, np.append(host.number, UNKNOWN)[window], step)
 
 
-def _with_slacks(works: Works, sends_results: NDArray[np.bool_]) -> tuple[Works, Waits]:
-    """Find what binds each work, and how long it took to start after that."""
+def _known_waits(trace: RankTrace, works: Works) -> Waits | None:
+    """The waits between streams that a trace states."""
+    if trace.waits is None:
+        return None
+    place = np.full(trace.spans.count, UNKNOWN)
+    place[works.span] = np.arange(works.count)
+    source, target = place[trace.waits.source], place[trace.waits.target]
+    kept = (source >= 0) & (target >= 0)
+    source, target = source[kept], target[kept]
+    apart = works.lane[source] != works.lane[target]
+    return Waits.between(source[apart], target[apart], 0, proven=True)
+
+
+def _with_slacks(
+    works: Works, sends_results: NDArray[np.bool_], known_waits: Waits | None
+) -> tuple[Works, Waits]:
+    """Find what binds each work, and how long it took to start after that.
+
+    Waits between streams are inferred where they are not known.
+    """
     start_ns, follows = works.start_ns, works.follows
     previous_ns = np.append(NEVER, works.end_ns[:-1])[: works.count]
     previous_ns = np.where(follows, previous_ns, NEVER)
@@ -253,7 +271,7 @@ def _with_slacks(works: Works, sends_results: NDArray[np.bool_]) -> tuple[Works,
         launched_ns=np.where(known, works.launched_ns, start_ns),
         explained_ns=explained_ns,
     )
-    waits = infer_waits(streams)
+    waits = infer_waits(streams) if known_waits is None else known_waits
     proven = np.flatnonzero(waits.proven)
     ready_ns = works.end_ns[waits.source] + waits.slack_ns
     bound_ns = explained_ns.copy()

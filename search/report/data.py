@@ -342,7 +342,8 @@ def _tie_lines(finding: StudyResult, winner: Trial, history: History) -> list[Li
             comparison = finding.against.get(ordinal)  # older records have none
             names = (f"trial {winner.ordinal}", "it")
             words = comparison_words(comparison, names=names) if comparison else "not told apart"
-            found.append(("tied", f"trial {ordinal}, with {difference}: {words}"))
+            joint = "" if difference.startswith("without ") else "with "
+            found.append(("tied", f"trial {ordinal}, {joint}{difference}: {words}"))
     return found
 
 

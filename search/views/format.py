@@ -287,11 +287,10 @@ def differing_knobs(one: Config, other: Config) -> Sequence[str]:
 
 def format_difference(config: Config, base: Config) -> str:
     """The settings that are not those of `base`: `pp=2 tp=4 without schedule`."""
-    changes = (
-        f"{knob}={config.values[knob]}" if knob in config.values else f"without {knob}"
-        for knob in differing_knobs(base, config)
-    )
-    return " ".join(changes) or "the same"
+    knobs = differing_knobs(base, config)
+    changes = [f"{knob}={config.values[knob]}" for knob in knobs if knob in config.values]
+    dropped = ", ".join(knob for knob in knobs if knob not in config.values)
+    return " ".join([*changes, *([f"without {dropped}"] if dropped else [])]) or "the same"
 
 
 VARIED = "launches vary more than these two differ"

@@ -114,7 +114,8 @@ def _checksum(parts: Sequence[bytes | msgspec.Raw | memoryview]) -> int:
 def _check(trace: RankTrace) -> None:
     """Raise ValueError for what no reader makes and the model itself does not look at."""
     spans, collectives = trace.spans, trace.collectives
-    indexes = (
+    waiting = (trace.waits.source, trace.waits.target) if trace.waits else ()
+    indexes: tuple[tuple[NDArray[np.integer], int], ...] = (
         (spans.name_id, len(spans.names)),
         (spans.lane_id, len(spans.lanes)),
         (spans.scope_id, len(spans.scopes)),
@@ -122,6 +123,7 @@ def _check(trace: RankTrace) -> None:
         (collectives.span, spans.count),
         (collectives.kind, len(CollectiveKind)),
         (collectives.group_id, len(collectives.groups)),
+        *((rows, spans.count) for rows in waiting),
         (trace.steps.kind, len(StepKind)),
         (trace.host_steps.kind, len(StepKind)),
         (np.array([trace.rank]), _LATEST_NS if trace.world_size is None else trace.world_size),

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from evaluator.traces.analysis.collectives import match
-from evaluator.traces.model import Activity, CollectiveKind, Device, RankGroup, TraceSet
+from evaluator.traces.model import (
+    Activity,
+    CollectiveKind,
+    Device,
+    RankGroup,
+    SpanWaits,
+    TraceSet,
+)
 from evaluator.traces.readers.read import read_folder
 from evaluator.traces.testing import Span, rank_trace
 from evaluator.whatif.path import OnPath
@@ -99,6 +106,20 @@ def test_a_collective_behind_compute_saves_nothing():
 
     assert answered.utility == 0
     assert answered.most_saved_s == 0
+
+
+def test_waits_that_a_trace_states_hold_work_back_and_others_are_not_looked_for():
+    one = [launch(0, 1), launch(3, 2)]
+    one += [work(5, 605, correlation=1, name="a"), work(633, 673, 2, correlation=2, name="b")]
+    silent = on_devices(one, **step(673))
+    waits = SpanWaits(source=np.array([2]), target=np.array([3]))
+    stating = TraceSet(ranks=tuple(replace(trace, waits=waits) for trace in silent.ranks))
+    faster = Question(kernels={"a": 2.0})
+
+    assert isinstance(whatif(silent).answer(faster), Unanswered)
+    answered = answer(whatif(stating), faster)
+
+    assert answered.predicted_s == pytest.approx((673 - 5 - 300) * 1e-6, abs=1e-9)
 
 
 def test_ranks_wait_for_the_slowest_of_them_in_every_replay():

@@ -25,6 +25,7 @@ from evaluator.traces.model import (
     RankGroup,
     RankTrace,
     Spans,
+    SpanWaits,
     StepWindows,
 )
 from evaluator.traces.readers.chakra.nodes import (
@@ -67,9 +68,11 @@ def read_job(files: Sequence[Path], limits: ReadLimits) -> tuple[list[RankTrace]
     ]
     if all(rank.is_timed for rank in ranks):
         return [rank.trace(*rank.recorded_ns) for rank in ranks], []
-    return [rank.trace(*times) for rank, times in zip(ranks, _scheduled_ns(ranks), strict=True)], [
-        SCHEDULED
+    times_ns = _scheduled_ns(ranks)
+    traces = [
+        rank.trace(*own, is_scheduled=True) for rank, own in zip(ranks, times_ns, strict=True)
     ]
+    return traces, [SCHEDULED]
 
 
 def _rank_of(file: Path, alone: bool) -> int:
@@ -152,8 +155,13 @@ class _Rank:
         stream = np.where(stream >= 0, stream, np.where(self.kind >= 0, 1, 0))
         return np.where(on_device, stream, -1 - np.maximum(columns["tid"], 0))
 
-    def trace(self, start_ns: Nanoseconds, end_ns: Nanoseconds) -> RankTrace:
-        """The trace of the rank with nodes at these times; those before 0 are left out."""
+    def trace(
+        self, start_ns: Nanoseconds, end_ns: Nanoseconds, *, is_scheduled: bool = False
+    ) -> RankTrace:
+        """The trace of the rank with nodes at these times; those before 0 are left out.
+
+        What a schedule waits for is what the file says, and nothing else.
+        """
         columns, nodes = self.nodes.columns, self.nodes
         timed = (start_ns >= 0) & (start_ns <= end_ns) & (end_ns < _LATEST_NS)
         rows = np.flatnonzero((self.activity != ABSENT) & timed)
@@ -190,10 +198,19 @@ class _Rank:
                 bytes=self._bytes()[talks],
                 sequence=columns["sequence"][talks],
             ),
+            waits=self._waits(rows) if is_scheduled else None,
             steps=_steps(columns["step"], start_ns, end_ns, work & timed),
             host_steps=_steps(columns["step"], start_ns, end_ns, ~work & timed),
             caveats=self.caveats,
         )
+
+    def _waits(self, rows: NDArray[np.int64]) -> SpanWaits:
+        """Which work waits for which, by the places of their nodes among `rows`."""
+        place = np.full(self.nodes.count, ABSENT)
+        place[rows] = np.arange(rows.size)
+        source, target = place[self.nodes.source], place[self.nodes.target]
+        known = (source >= 0) & (target >= 0)
+        return SpanWaits(source=source[known], target=target[known])
 
     def _correlation(self, end_ns: Nanoseconds) -> NDArray[np.int64]:
         """Equal for a work and the last of the host's nodes that it waited for."""

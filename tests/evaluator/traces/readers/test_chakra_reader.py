@@ -78,6 +78,14 @@ def test_a_node_starts_once_its_stream_is_free_and_what_it_waits_for_has_ended(t
         ("last", 30, 31),
     ]
     assert SCHEDULED in traces.caveats
+    waits = traces.ranks[0].waits
+    names = [name for name, _, _ in spans(traces.ranks[0])]
+    pairs = zip(waits.source, waits.target, strict=True)
+    assert {(names[source], names[target]) for source, target in pairs} == {
+        ("first", "other stream"),
+        ("other stream", "last"),
+        ("second", "last"),
+    }
 
 
 def test_of_nodes_that_could_start_the_lowest_id_goes_first(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator.traces.model import Activity, CollectiveKind, Device, MemoryUse, RankGroup
+from evaluator.traces.model import Activity, CollectiveKind, Device, MemoryUse, RankGroup, SpanWaits
 from evaluator.traces.readers.cache import (
     FileIdentity,
     cache_path,
@@ -92,6 +92,7 @@ EVERYTHING = rank_trace(
 EVERYTHING = replace(
     EVERYTHING,
     memory=MemoryUse(time_ns=np.array([1, 2]), allocated_bytes=np.array([0, 1 << 35])),
+    waits=SpanWaits(source=np.array([0]), target=np.array([1])),
     caveats=("two spans were clipped",),
 )
 NOTHING = rank_trace([], steps=(), rank=7)

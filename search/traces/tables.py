@@ -263,16 +263,15 @@ def kernel_rows(table: KernelTable) -> list[Row]:
 
 def _places(found: OpenTraces, table: str) -> list[Row]:
     rows: Sequence[PlaceRow] = getattr(found.places, table, ())
-    return [
-        {
-            name: phase_s[name] if name in phase_s else getattr(row, name) or None
-            for name in COLUMNS[table]
-        }
-        for row in rows
-        for phase_s in [
-            {f"{each.name.lower()}_s": row.phase_s[each] for each in Phase} | {"share": row.share}
-        ]
-    ]
+    return [{name: _place_cell(row, name) for name in COLUMNS[table]} for row in rows]
+
+
+def _place_cell(row: PlaceRow, column: str) -> object:
+    phase = column.removesuffix("_s").upper()
+    if phase in Phase.__members__:
+        return row.phase_s[Phase[phase]]
+    value = getattr(row, column)
+    return None if column in {"flops", "bytes"} and not value else value
 
 
 def _launches(found: OpenTraces) -> list[Row]:

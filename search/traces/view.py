@@ -284,9 +284,9 @@ def kernels(found: OpenTraces, top: int = MOST_KERNELS) -> list[Block]:
 
 def operators(found: OpenTraces, top: int = MOST_PLACES) -> list[Block]:
     """Which phases, operators, modules and named ranges take the time."""
-    if found.places is None:
-        return [_text(NO_PLACES)]
     job = found.places
+    if job is None or not (job.operators or job.modules or job.ranges):
+        return [_text(NO_PLACES)]
     trains = sum(row.name is not None for row in job.phases) > 1
     tables = (
         ("phase", job.phases if trains else (), {"count": _count}),

@@ -72,10 +72,6 @@ class HostRanges(Table):
         }
         return cls(names=tuple(names), lanes=tuple(lanes), precisions=tuple(precisions), **columns)
 
-    def named(self, chosen: NDArray[np.int64]) -> list[str]:
-        """The names of these rows."""
-        return [self.names[name] for name in self.name_id[chosen].tolist()]
-
 
 _UNKNOWN: dict[str, np.generic] = {
     "start_ns": np.int64(0),
@@ -91,21 +87,28 @@ _UNKNOWN: dict[str, np.generic] = {
 }
 
 
+_MOST_LEVELS = 200
+"""No program nests as deeply; a made-up trace may, and paths take the square of their depth."""
+
+
 class Nesting:
-    """How the ranges of each thread lie within each other."""
+    """How the ranges of each thread lie within each other; what lies too deep is in none."""
 
     def __init__(self, ranges: HostRanges) -> None:
         self._ranges = ranges
-        self.around = enclosing(ranges.start_ns, ranges.end_ns, ranges.lane_id)
-        """The row of the range directly around each, shape (ranges,); -1: none."""
+        self._around = enclosing(ranges.start_ns, ranges.end_ns, ranges.lane_id)
+        inner = np.flatnonzero(self._around >= 0)
         depth = np.zeros(ranges.count, np.int64)
-        while np.any(deeper := (self.around >= 0) & (depth <= depth[self.around])):
-            depth[deeper] = depth[self.around[deeper]] + 1
-        self._levels = rows_by_number(depth, int(depth.max(initial=-1)) + 1)
+        for _ in range(_MOST_LEVELS):
+            deeper = depth[self._around[inner]] + 1
+            if np.array_equal(depth[inner], deeper):
+                break
+            depth[inner] = deeper
+        self._levels = rows_by_number(depth, min(int(depth.max(initial=-1)) + 1, _MOST_LEVELS))
 
     def levels(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Rows of one depth and the rows around them, the outermost first, which have none (-1)."""
-        return ((rows, self.around[rows]) for rows in self._levels)
+        return ((rows, self._around[rows]) for rows in self._levels)
 
     def nearest(self, own: NDArray[np.int64]) -> NDArray[np.int64]:
         """The value of each range, or where that is -1 of the nearest around it; (ranges,)."""
@@ -148,6 +151,9 @@ class Nesting:
                 place = np.searchsorted(ranges.start_ns[rows], moments_ns[asked], side="right")
                 found[asked] = np.where(place > 0, rows[place - 1], -1)
         end_ns = np.append(ranges.end_ns, 0)
-        while np.any(over := (found >= 0) & (moments_ns >= end_ns[found])):
-            found[over] = self.around[found[over]]
-        return found
+        for _ in range(_MOST_LEVELS):
+            over = np.flatnonzero((found >= 0) & (moments_ns >= end_ns[found]))
+            if not over.size:
+                return found
+            found[over] = self._around[found[over]]
+        return np.where((found >= 0) & (moments_ns < end_ns[found]), found, -1)

@@ -106,14 +106,17 @@ def places(
 ) -> Places:
     """Where the work of ranks belongs; the ranges of each are on the clock of its trace.
 
-    `accelerator_name` counts where a trace does not name its device.
+    `accelerator_name` counts where a trace does not name its device, as those of XLA.
     """
     tables = _Tables()
     all_traces = list(traces)
     differentiates = any("jvp(" in text for trace, _ in all_traces for text in trace.spans.scopes)
     for trace, ranges in all_traces:
-        known = accelerator(trace.device.name if trace.device else "")
-        roofline = Roofline(known or accelerator(accelerator_name) if trace.on_device else None)
+        name = trace.device.name if trace.device else None
+        # XLA says only that it is a TPU or a GPU; a part of a GPU (MIG) has a name, and no peak.
+        is_named = name and trace.source != "xla"
+        known = None if name is None else accelerator(name if is_named else accelerator_name)
+        roofline = Roofline(known)
         if ranges is not None and ranges.count:
             _add_called(tables, trace, ranges, roofline)
         else:
@@ -253,7 +256,7 @@ def _add_compiled(
     tables.phases.add(phase, _PHASE_NAMES, columns)
 
 
-_WRAPPED: Final = re.compile(r"(?:transpose|jvp|vmap|checkpoint|remat)\((.*)\)")
+_WRAPPED: Final = re.compile(r"(?:(?:transpose|jvp|vmap|checkpoint|remat)\()+([^()]*)\)+")
 _NUMBERED: Final = re.compile(r"_\d+\Z")
 _CONTROL: Final = frozenset(
     {
@@ -285,10 +288,10 @@ class Scope:
             if "::" in part:
                 operator = part
                 break
-            while wrapped := _WRAPPED.fullmatch(part):
-                part = wrapped[1]
-            if part and part not in _CONTROL and not {*"(>,"} & {*part}:
-                modules.append(_NUMBERED.sub("", part))
+            wrapped = _WRAPPED.fullmatch(part)
+            name = wrapped[1] if wrapped else part
+            if name and name not in _CONTROL and not {*"(>,"} & {*name}:
+                modules.append(_NUMBERED.sub("", name))
         phase = None
         if "rematted_computation" in around:
             phase = Phase.RECOMPUTATION

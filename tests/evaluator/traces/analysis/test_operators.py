@@ -251,6 +251,25 @@ def test_no_side_of_a_matrix_is_absurd(side):
     assert moved_bytes == 0
 
 
+def test_of_ranges_nested_beyond_any_program_the_outer_ones_count():
+    count = 50_000
+    ranges = HostRanges.build(
+        start_ns=np.arange(count),
+        end_ns=3 * count - np.arange(count),
+        kind=np.full(count, RangeKind.NAMED),
+        name_id=np.arange(count),
+        names=[str(number) for number in range(count)],
+        lanes=[Lane("1", "1")],
+    )
+    nesting = Nesting(ranges)
+
+    path, texts = nesting.paths(RangeKind.NAMED, ">")
+
+    assert texts[path[2]] == "0>1>2"
+    assert path[-1] == -1
+    assert nesting.innermost(np.array([0, 0]), np.array([1, 3 * count - 2])).tolist() == [1, -1]
+
+
 @st.composite
 def threads(draw):
     """Nested ranges of two threads."""

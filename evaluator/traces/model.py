@@ -381,7 +381,7 @@ class RankTrace:
     host_steps: StepWindows
     memory: MemoryUse | None = None
     waits: SpanWaits | None = None
-    """What work waits for beside its stream and its launch; None where the trace does not say."""
+    """What spans wait for apart from their stream and launch; None if the trace does not say."""
     caveats: tuple[str, ...] = ()
     reduced: bool = False
 

@@ -188,7 +188,7 @@ def operators_command(
     *,
     top: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows of each table to print; --json has all.")
-    ] = view.MOST_PLACES,
+    ] = view.MOST_OPERATORS,
     options: TraceOptions,
     as_json: JsonOption = False,
 ) -> None:

@@ -9,7 +9,7 @@ from evaluator.evaluate import evidence
 from evaluator.metrics.base import Evidence
 from evaluator.traces.analysis.collectives import Matches, match
 from evaluator.traces.analysis.kernels import KernelTables, top_kernels
-from evaluator.traces.analysis.operators import Places, places
+from evaluator.traces.analysis.operators import Attribution, attribute
 from evaluator.traces.analysis.stragglers import Stragglers, stragglers
 from evaluator.traces.host_ranges import HostRanges
 from evaluator.traces.model import TraceSet
@@ -52,7 +52,7 @@ class OpenTraces:
         return stragglers(self.traces, self.matches)
 
     @cached_property
-    def places(self) -> Places | None:
+    def attribution(self) -> Attribution | None:
         """Which operators, modules, named ranges and phases the work belongs to.
 
         Reads the files again, of XLA not; None where none of them says. Raises TraceError.
@@ -74,7 +74,7 @@ class OpenTraces:
             if ((own := ranges[file]) and own.count) or any(trace.spans.scopes)
         ]
         environment = self.evidence.environment
-        return places(named, environment.accelerator if environment else "") if named else None
+        return attribute(named, environment.accelerator if environment else "") if named else None
 
 
 STORED = "trial:"

@@ -14,7 +14,7 @@ from evaluator.metrics.registry import measure_all, metric, metric_names
 from evaluator.traces.analysis.breakdown import StepParts, StepSplit
 from evaluator.traces.analysis.collectives import Matches, NoMatch, bandwidths, extremes
 from evaluator.traces.analysis.kernels import IdleCauses, KernelTable, stream_queues
-from evaluator.traces.analysis.operators import Phase, PlaceRow
+from evaluator.traces.analysis.operators import AttributionRow, Phase
 from evaluator.traces.model import CollectiveKind, StepKind
 from search.traces.open import OpenTraces
 
@@ -41,7 +41,7 @@ _KIND_COLUMNS: Final[Columns] = {
     "kind": "all_reduce, all_gather, reduce_scatter, all_to_all, send, ...",
     **{name: GROUP_COLUMNS[name] for name in ("group_id", "group", "group_size")},
 }
-_PLACE_COLUMNS: Final[Columns] = {
+_ATTRIBUTION_COLUMNS: Final[Columns] = {
     "count": "how many kernels, copies and fills, or operators of a host, on all ranks",
     "total_s": "durations added up; of operators of a host without those that they call",
     "share": "of the total of all rows",
@@ -89,7 +89,7 @@ COLUMNS: Final[Mapping[str, Columns]] = {
     },
     "operators": {
         "name": "name of the innermost operator that launched or did the work; missing: none known",
-        **_PLACE_COLUMNS,
+        **_ATTRIBUTION_COLUMNS,
         "flops": "floating-point operations of matrix products, by the shapes of their operands",
         "flops_per_s": "arithmetic reached, in the time of those that have shapes",
         "bytes": "bytes read and written at least, by the shapes of the operands",
@@ -99,15 +99,15 @@ COLUMNS: Final[Mapping[str, Columns]] = {
     },
     "modules": {
         "name": "classes of the modules around the work, the outermost first; missing: none",
-        **_PLACE_COLUMNS,
+        **_ATTRIBUTION_COLUMNS,
     },
     "ranges": {
         "name": "ranges that the program named, the outermost first; missing: none",
-        **_PLACE_COLUMNS,
+        **_ATTRIBUTION_COLUMNS,
     },
     "phases": {
         "name": "forward, backward, recomputation or optimizer; missing: none known",
-        **{name: _PLACE_COLUMNS[name] for name in ("count", "total_s", "share")},
+        **{name: _ATTRIBUTION_COLUMNS[name] for name in ("count", "total_s", "share")},
     },
     "launches": {
         "rank": "number of the rank; missing in the last row, all ranks together",
@@ -261,12 +261,12 @@ def kernel_rows(table: KernelTable) -> list[Row]:
     ]
 
 
-def _places(found: OpenTraces, table: str) -> list[Row]:
-    rows: Sequence[PlaceRow] = getattr(found.places, table, ())
-    return [{name: _place_cell(row, name) for name in COLUMNS[table]} for row in rows]
+def _attribution(found: OpenTraces, table: str) -> list[Row]:
+    rows: Sequence[AttributionRow] = getattr(found.attribution, table, ())
+    return [{name: _attribution_cell(row, name) for name in COLUMNS[table]} for row in rows]
 
 
-def _place_cell(row: PlaceRow, column: str) -> object:
+def _attribution_cell(row: AttributionRow, column: str) -> object:
     phase = column.removesuffix("_s").upper()
     if phase in Phase.__members__:
         return row.phase_s[Phase[phase]]
@@ -434,10 +434,10 @@ ROWS: Final[Mapping[str, Callable[[OpenTraces], list[Row]]]] = {
     "breakdown": _breakdown,
     "idle": _idle,
     "kernels": lambda found: kernel_rows(found.kernels.job),
-    "operators": lambda found: _places(found, "operators"),
-    "modules": lambda found: _places(found, "modules"),
-    "ranges": lambda found: _places(found, "ranges"),
-    "phases": lambda found: _places(found, "phases"),
+    "operators": lambda found: _attribution(found, "operators"),
+    "modules": lambda found: _attribution(found, "modules"),
+    "ranges": lambda found: _attribution(found, "ranges"),
+    "phases": lambda found: _attribution(found, "phases"),
     "launches": _launches,
     "queues": _queues,
     "collectives": _collectives,

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 from evaluator.traces.analysis.breakdown import StepSplit
 from evaluator.traces.analysis.difference import JobDifference, PartChange, TimeTaken
-from evaluator.traces.analysis.operators import Phase, PlaceRow
+from evaluator.traces.analysis.operators import AttributionRow, Phase
 from evaluator.traces.analysis.stragglers import imbalance
 from records.errors import StoreError, StudyError
 from records.store.rows import StudyRow
@@ -42,13 +42,13 @@ from search.views.format import (
 
 MOST_RANKS, MOST_SIZES = 16, 16
 MOST_KERNELS: Final = 15
-MOST_PLACES: Final = 8
+MOST_OPERATORS: Final = 8
 MOST_ROWS: Final = 200
 """Of one table of the report; --json and data frames have the rest."""
 TEXT_CHARS: Final = 4000
 BAR_CELLS = 12
 NO_SPLIT = "no step was profiled on every traced rank, so there is no breakdown"
-NO_PLACES = (
+NOT_ATTRIBUTED = (
     "the traces do not say which operators their work belongs to; those of PyTorch's profiler do, "
     "with activities=[CPU, CUDA], and those of Nsight Systems with NVTX ranges"
 )
@@ -282,11 +282,11 @@ def kernels(found: OpenTraces, top: int = MOST_KERNELS) -> list[Block]:
     return [table, *left_out, *map(_text, _launch_words(found))]
 
 
-def operators(found: OpenTraces, top: int = MOST_PLACES) -> list[Block]:
+def operators(found: OpenTraces, top: int = MOST_OPERATORS) -> list[Block]:
     """Which phases, operators, modules and named ranges take the time."""
-    job = found.places
+    job = found.attribution
     if job is None or not (job.operators or job.modules or job.ranges):
-        return [_text(NO_PLACES)]
+        return [_text(NOT_ATTRIBUTED)]
     trains = sum(row.name is not None for row in job.phases) > 1
     tables = (
         ("phase", job.phases if trains else (), {"count": _count}),
@@ -298,15 +298,15 @@ def operators(found: OpenTraces, top: int = MOST_PLACES) -> list[Block]:
         block
         for what, rows, more in tables
         if rows
-        for block in _places_table(what, rows, more, top)
+        for block in _attribution_table(what, rows, more, top)
     ]
 
 
-_More: TypeAlias = Mapping[str, Callable[[PlaceRow], Cell]]
+_More: TypeAlias = Mapping[str, Callable[[AttributionRow], Cell]]
 _MODULE_CHARS = 32
 
 
-def _count(row: PlaceRow) -> Cell:
+def _count(row: AttributionRow) -> Cell:
     return number(row.count, str(row.count))
 
 
@@ -314,7 +314,7 @@ def _scaled(value: float | None, unit: float) -> Cell:
     return number(value, ABSENT if value is None else format_number(value / unit))
 
 
-def _roofline(row: PlaceRow) -> Cell:
+def _roofline(row: AttributionRow) -> Cell:
     share = row.roofline_share
     return number(share, ABSENT if share is None else f"{format_percent(share)} {row.bound}")
 
@@ -332,7 +332,9 @@ _MODULE_COLUMNS: Final[_More] = {
 }
 
 
-def _places_table(what: str, rows: Sequence[PlaceRow], more: _More, top: int) -> list[Block]:
+def _attribution_table(
+    what: str, rows: Sequence[AttributionRow], more: _More, top: int
+) -> list[Block]:
     shown = rows[:top]
     columns = {heading: [of(row) for row in shown] for heading, of in more.items()}
     known = {
@@ -344,7 +346,7 @@ def _places_table(what: str, rows: Sequence[PlaceRow], more: _More, top: int) ->
         about="",
         headings=("share", "total", *known, what),
         rows=tuple(
-            TableRow.of(_share(row.share), _time(row.total_s), *cells, _place_name(row, what))
+            TableRow.of(_share(row.share), _time(row.total_s), *cells, _attribution_name(row, what))
             for row, *cells in zip(shown, *known.values(), strict=True)
         ),
         yielding=frozenset({2 + len(known)}),
@@ -356,8 +358,8 @@ def _places_table(what: str, rows: Sequence[PlaceRow], more: _More, top: int) ->
     ]
 
 
-def _place_name(row: PlaceRow, what: str) -> str:
-    """The end of a long path tells more than its beginning."""
+def _attribution_name(row: AttributionRow, what: str) -> str:
+    """Return the name; of a long module path, only its last two parts."""
     if row.name is None:
         return f"(no {what} known)"
     if what != "module" or len(row.name) <= _MODULE_CHARS:

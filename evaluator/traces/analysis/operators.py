@@ -42,7 +42,7 @@ class Phase(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlaceRow:
+class AttributionRow:
     """The work that belongs to one operator, module, range or phase; None: to none that is known.
 
     `total_s` sums durations, those that overlap too, over all ranks; `share` is of all work.
@@ -89,22 +89,22 @@ class PlaceRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Attribution:
     """All work of a job by operator, module, named range and phase, the longest total first.
 
     A table is empty where the traces name nothing of its kind.
     """
 
-    operators: tuple[PlaceRow, ...]
-    modules: tuple[PlaceRow, ...]
-    ranges: tuple[PlaceRow, ...]
-    phases: tuple[PlaceRow, ...]
+    operators: tuple[AttributionRow, ...]
+    modules: tuple[AttributionRow, ...]
+    ranges: tuple[AttributionRow, ...]
+    phases: tuple[AttributionRow, ...]
 
 
-def places(
+def attribute(
     traces: Iterable[tuple[RankTrace, HostRanges | None]], accelerator_name: str = ""
-) -> Places:
-    """Where the work of ranks belongs; the ranges of each are on the clock of its trace.
+) -> Attribution:
+    """Attribute the work of ranks; the ranges of each are on the clock of its trace.
 
     `accelerator_name` counts where a trace does not name its device, as those of XLA.
     """
@@ -121,7 +121,7 @@ def places(
             _add_called(tables, trace, ranges, roofline)
         else:
             _add_compiled(tables, trace, roofline, differentiates=differentiates)
-    return Places(
+    return Attribution(
         operators=tables.operators.rows(),
         modules=tables.modules.rows(),
         ranges=tables.ranges.rows(),
@@ -139,20 +139,20 @@ class _Sums:
         self._by_name: dict[str | None, Counter[str]] = defaultdict(Counter)
 
     def add(self, number: NDArray[np.int64], texts: Sequence[str], columns: _Columns) -> None:
-        """Add rows; `number` of shape (rows,) indexes `texts`, -1 is no place."""
+        """Add rows; `number` of shape (rows,) indexes `texts`; -1: to none that is known."""
         found, place = np.unique(number, return_inverse=True)
         for name, values in columns.items():
             sums = np.bincount(place, values, found.size).tolist()
             for which, added in zip(found.tolist(), sums, strict=True):
                 self._by_name[None if which == NOWHERE else texts[which]][name] += added
 
-    def rows(self) -> tuple[PlaceRow, ...]:
-        """The longest first; none where no work has a place."""
+    def rows(self) -> tuple[AttributionRow, ...]:
+        """The longest first; none where no work is attributed."""
         if not self._by_name.keys() - {None}:
             return ()
         all_ns = sum(sums["total"] for sums in self._by_name.values())
         rows = [
-            PlaceRow(
+            AttributionRow(
                 name=name,
                 count=int(sums["count"]),
                 total_s=sums["total"] / 1e9,
@@ -171,7 +171,7 @@ class _Sums:
 
 
 class _Tables:
-    """Sums by each kind of place."""
+    """Sums by operator, module, range and phase."""
 
     def __init__(self) -> None:
         self.operators, self.modules, self.ranges, self.phases = (_Sums() for _ in range(4))

@@ -93,9 +93,8 @@ def test_programs_read_stragglers_and_all_collectives(told):
     assert {row["bytes"] for row in rows} == {52_000_000}
 
 
-def test_all_work_has_one_place_in_each_table_of_places(told):
+def test_each_table_attributes_all_work_exactly_once(told):
     facts, kernels = told("operators", GLOO), told("kernels", GLOO)["kernels"]
-
     total_s = sum(row["total_s"] for row in kernels)
     for table in ("phases", "operators", "modules", "ranges"):
         assert sum(row["total_s"] for row in facts[table]) == pytest.approx(total_s, rel=1e-9)
@@ -103,7 +102,7 @@ def test_all_work_has_one_place_in_each_table_of_places(told):
         assert sum(row["share"] for row in facts[table]) == pytest.approx(1)
 
 
-def test_traces_without_operators_say_what_would_have_them(cclsearch, told, tmp_path):
+def test_for_traces_without_operators_the_user_is_told_what_records_them(cclsearch, told, tmp_path):
     kernel = {"ph": "X", "cat": "kernel", "name": "k", "ts": 1, "dur": 1, "pid": 0, "tid": 7}
     path = tmp_path / "rank0_trace.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [kernel]}))

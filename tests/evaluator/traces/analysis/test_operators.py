@@ -1,4 +1,4 @@
-"""Work belongs to operators, modules, ranges and phases: by hand, in a real profile, recorded."""
+"""Work is attributed to operators, modules, ranges and phases: made up, profiled, recorded."""
 
 import gzip
 import json
@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.checkpoint import checkpoint
 
 from evaluator.traces.analysis.breakdown import WORK
-from evaluator.traces.analysis.operators import Phase, Scope, places
+from evaluator.traces.analysis.operators import Phase, Scope, attribute
 from evaluator.traces.host_ranges import HostRanges, Nesting, RangeKind
 from evaluator.traces.model import Lane
 from evaluator.traces.readers.files import STANDARD_LIMITS
@@ -28,11 +28,11 @@ AUTOGRAD = 3
 H100 = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
 
 
-def placed(path):
-    """The places of the work in a file."""
+def attributed(path):
+    """What the work in a file is attributed to."""
     traces = read_folder(path, use_cache=False)
     ranges = read_host_ranges(path, STANDARD_LIMITS)
-    return places((trace, ranges) for trace in traces.ranks)
+    return attribute((trace, ranges) for trace in traces.ranks)
 
 
 def totals_us(rows):
@@ -86,7 +86,7 @@ def training(tmp_path):
 
 
 def test_a_kernel_belongs_to_what_launched_it_wherever_that_was_called(training):
-    found = placed(training)
+    found = attributed(training)
 
     assert totals_us(found.operators) == {
         "aten::mm": 24,
@@ -112,7 +112,7 @@ def test_a_kernel_belongs_to_what_launched_it_wherever_that_was_called(training)
 
 
 def test_products_are_placed_below_the_roofline_of_their_device(training):
-    mm = next(row for row in placed(training).operators if row.name == "aten::mm")
+    mm = next(row for row in attributed(training).operators if row.name == "aten::mm")
 
     assert mm.flops == 2 * (2 * 64 * 32 * 16)
     assert mm.bytes == 2 * 4 * (64 * 32 + 32 * 16 + 64 * 16)
@@ -126,7 +126,7 @@ def test_without_a_device_that_is_known_there_is_no_roofline(training):
     document["deviceProperties"] = [{"id": 0, "name": "Unheard Of 9000"}]
     training.write_text(json.dumps(document))
 
-    mm = next(row for row in placed(training).operators if row.name == "aten::mm")
+    mm = next(row for row in attributed(training).operators if row.name == "aten::mm")
 
     assert mm.flops_per_s is not None
     assert (mm.roofline_share, mm.bound) == (None, None)
@@ -178,7 +178,7 @@ def profiled(tmp_path_factory):
 
 
 def test_a_real_profile_has_its_modules_and_phases(profiled):
-    found = placed(profiled[0])
+    found = attributed(profiled[0])
 
     modules = {row.name: row for row in found.modules}
     assert {"Net/Block/Linear", "Net/Block"} <= modules.keys()
@@ -190,7 +190,7 @@ def test_a_real_profile_has_its_modules_and_phases(profiled):
 
 def test_products_have_the_flops_that_torch_counts(profiled):
     path, counted = profiled
-    found = {row.name: row.flops for row in placed(path).operators}
+    found = {row.name: row.flops for row in attributed(path).operators}
 
     products = ("aten::addmm", "aten::mm")
     assert all(counted[name] for name in products)
@@ -202,7 +202,7 @@ def test_ranges_of_nsys_are_operators_without_their_numbers(recorded_data, name)
     path = recorded_data / "traces" / "nsys" / f"{name}.sqlite.gz"
     traces, ranges = read_traces([path]), read_host_ranges(path, STANDARD_LIMITS)
 
-    found = places((trace, ranges) for trace in traces.ranks)
+    found = attribute((trace, ranges) for trace in traces.ranks)
 
     names = {row.name for rows in (found.operators, found.ranges) for row in rows} - {None}
     assert {"aten::mm", "aten::addmm"} & names
@@ -230,7 +230,7 @@ def test_operators_are_those_that_the_profiler_itself_names(recorded_data, name)
     names = {number: called for cat, called, number in events if cat == "cpu_op"}
     work = ("kernel", "gpu_memcpy", "gpu_memset")
 
-    found = {row.name: row.count for row in placed(path).operators}
+    found = {row.name: row.count for row in attributed(path).operators}
 
     assert found == Counter(names.get(number) for cat, _, number in events if cat in work)
 
@@ -318,7 +318,7 @@ def test_work_of_a_tpu_belongs_to_modules_and_has_a_roofline_where_its_kind_is_k
     path = recorded_data / "traces" / "xla" / "vllm_tpu_2chip_a.trace.json.gz"
     pairs = [(trace, None) for trace in read_traces([path]).ranks]
 
-    named, unnamed = places(pairs, "TPU v6e"), places(pairs)
+    named, unnamed = attribute(pairs, "TPU v6e"), attribute(pairs)
 
     modules = {row.name: row for row in named.modules}
     assert modules["RowParallelLinear"].phase_s[Phase.FORWARD] > 0

@@ -97,11 +97,11 @@ def next_round(out: Path, about: Mapping[str, object], kind: Kind) -> int:
 
 
 @contextmanager
-def launching() -> Iterator[TrialEvaluator]:
+def launching(niceness: int = 0) -> Iterator[TrialEvaluator]:
     path = f"{Path(sys.executable).parent}:{os.defpath}"
 
     def launcher() -> LocalLauncher:
-        return LocalLauncher({"PATH": path, "PYTHONPATH": f"{HERE}"}, 1)
+        return LocalLauncher({"PATH": path, "PYTHONPATH": f"{HERE}"}, 1, niceness=niceness)
 
     with (
         closing(launcher()) as first,

@@ -4,8 +4,10 @@ Each round launches the same two ranks beside no, one, two and four processes th
 them only half of the time, in a random order. The limit of a launch is what a search takes for
 possible by the share of the cores that others used (`Conditions.largest_slowdown`); a launch beyond
 it may be given up although it was fast. Two more columns show what smaller limits would cover.
+With `--isolate`, launches have the priority that `cclsearch run --isolate` gives them.
 
     python benchmarks/disturbed_launches.py --rounds 12
+    python benchmarks/disturbed_launches.py --rounds 12 --isolate
 """
 
 import argparse
@@ -23,6 +25,7 @@ from tempfile import TemporaryDirectory
 
 from decision_recording import SLOWDOWN, launching, show_progress, small_study
 
+from evaluator.launchers.local import ISOLATED
 from records.machine import Conditions
 from records.trial import Config, Measured
 
@@ -49,10 +52,12 @@ LOADS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description="By how much other processes slow launches.")
     parser.add_argument("--rounds", type=int, default=12)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--isolate", action="store_true")
+    options = parser.parse_args()
+    rounds, niceness = options.rounds, ISOLATED if options.isolate else 0
     study, draw = small_study(), Random(0)
     found = defaultdict[str, list[tuple[float, float, float]]](list)
-    with launching() as evaluator:
+    with launching(niceness) as evaluator:
         for number in range(rounds):
             show_progress(number, rounds, None)
             took: dict[str, tuple[float, Conditions]] = {}

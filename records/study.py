@@ -260,6 +260,7 @@ class Launch(Strict):
     """Which recipe turns a configuration into a job, who launches it, and what a rank may use.
 
     `python` is the Python of ranks of ours, with its torch; None for the one that runs cclsearch.
+    To `isolate` jobs gives them a higher priority than other work of this machine has.
     """
 
     recipe: str = "builtin"
@@ -268,6 +269,7 @@ class Launch(Strict):
     memory_budget_bytes: int | None = None
     threads_per_rank: int = 1
     start: Literal["warm", "cold"] = "warm"
+    isolate: bool = False
 
     def __post_init__(self) -> None:
         at_least("launch", 1, memory_budget_bytes=self.memory_budget_bytes)
@@ -284,9 +286,6 @@ class Cluster(Strict):
     that has the same path here and on every node; None for the store's. `time_limit_s` is what the
     scheduler is asked for. `queue_limit_s` is the longest wait for nodes, `start_limit_s` that for
     agents on them. `search_host` is the name by which nodes reach this machine, `python` what runs
-    the agent on a node; None for the same as here. `test_nodes` is whether nodes are compared
-    before a search. Nodes reduce most traces of jobs of more ranks than `whole_traces`. `options`
-    go to the scheduler as they are; `address` is that of its server, `executor` the one below
     the agent on a node; None for the same as here. `test_nodes` is whether nodes are compared
     before a search. Nodes reduce most traces of jobs of more ranks than `whole_traces`. `options`
     go to the scheduler as they are; `address` is that of its server, `executor` the one below

@@ -170,12 +170,13 @@ class Limits:
         *,
         maps_freely: bool = False,
         cores: Sequence[int] = (),
+        niceness: int = 0,
     ) -> None:
         self._folders = folders
         usable = free_memory_bytes() - MEMORY_RESERVE_BYTES
         self._share_bytes = max(LEAST_SHARE_BYTES, usable // rank_count)
         self._maps_freely = maps_freely
-        self._cores = tuple(cores)
+        self._cores, self._niceness = tuple(cores), niceness
         free = os.statvfs(folders[0])
         self._disk_bytes = min(disk_bytes, free.f_bavail * free.f_frsize // 2)
         self._next_look_s = 0.0
@@ -185,7 +186,10 @@ class Limits:
         """What the kernel holds each process to."""
         memory_bytes = None if self._maps_freely else self._share_bytes
         return Confinement(
-            memory_bytes=memory_bytes, file_bytes=self._disk_bytes, cores=self._cores
+            memory_bytes=memory_bytes,
+            file_bytes=self._disk_bytes,
+            cores=self._cores,
+            niceness=self._niceness,
         )
 
     def overrun(self, living: Callable[[], Sequence[int]]) -> tuple[Reason, str] | None:

@@ -189,6 +189,7 @@ def run_launch(
             launch["disk_bytes"],
             maps_freely=launch["maps_freely"],
             cores=launch["cores"],
+            niceness=launch["niceness"],
         )
         try:
             processes = _start(launch, forker, limits)

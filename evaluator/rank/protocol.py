@@ -233,22 +233,26 @@ def _number(names: Sequence[str]) -> int:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+SESSION_PRIORITY = Path("/proc/self/autogroup")
+"""Where Linux groups sessions, the priority of a process counts only within its own."""
 
 
 class Confinement(TypedDict):
     """The most private memory that a process of a job may map, and write to one file.
 
     `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
-    run on `cores` only; on all where none are given.
+    run on `cores` only; on all where none are given. With a `niceness` below 0 it runs before other
+    work of the machine.
     """
 
     memory_bytes: int | None
     file_bytes: int
     cores: Sequence[int]
+    niceness: int
 
 
 def confine(limits: Confinement) -> None:
-    """Put this process, and all that it starts, under limits that need no privileges.
+    """Put this process, and all that it starts, under limits; only a niceness needs a privilege.
 
     Only soft limits are set, so that a job with its own memory budget can set another.
     """
@@ -260,6 +264,10 @@ def confine(limits: Confinement) -> None:
         _lower(resource.RLIMIT_DATA, status_bytes("VmData") + limits["memory_bytes"])
     if limits["cores"]:
         os.sched_setaffinity(0, limits["cores"])
+    if limits["niceness"]:
+        os.setpriority(os.PRIO_PROCESS, 0, limits["niceness"])
+        with suppress(OSError):  # the kernel does not group sessions, or another rank did it
+            SESSION_PRIORITY.write_text(str(limits["niceness"]), encoding="ascii")
     _lower(resource.RLIMIT_FSIZE, limits["file_bytes"])
     _lower(resource.RLIMIT_CORE, 0)
 
@@ -335,6 +343,7 @@ class Launch(TypedDict):
     disk_bytes: int
     maps_freely: bool
     cores: Sequence[int]
+    niceness: int
 
 
 Reason: TypeAlias = Literal[

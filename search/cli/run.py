@@ -135,6 +135,11 @@ class SearchOptions:
         metavar="N",
         min=1,
     )
+    isolate: bool = option(
+        False,
+        "Give jobs a higher priority than other work of this machine, where this user may. "
+        "[default: the study's]",
+    )
     no_transfer: bool = option(
         False, "Do not begin with the best of earlier studies of like work on this machine."
     )
@@ -157,6 +162,7 @@ class SearchOptions:
                 max_cost_usd=budget.max_cost_usd if cost is None else cost,
             ),
             seed_policy=study.seed_policy if self.seed_policy is None else self.seed_policy,
+            launch=replace(study.launch, isolate=self.isolate or study.launch.isolate),
             parallel=self.parallel or study.parallel,
         )
 

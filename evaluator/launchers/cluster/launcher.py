@@ -29,7 +29,13 @@ from evaluator.launchers.cluster.nodes import cluster_of, environment_for_nodes,
 from evaluator.launchers.cluster.scheduler import SchedulerBusy
 from evaluator.launchers.cluster.schedulers.catalog import scheduler_named
 from evaluator.launchers.limits import DISK_BYTES
-from evaluator.launchers.local import OVERRUN_S, POLL_S, LocalLauncher, thread_counts
+from evaluator.launchers.local import (
+    ISOLATED,
+    OVERRUN_S,
+    POLL_S,
+    LocalLauncher,
+    thread_counts,
+)
 from evaluator.launchers.watch import PATIENCE, PEER_GRACE_S
 from evaluator.ports import Job, JobResult, Launcher, NodePlace, PhaseListener
 from evaluator.rank.protocol import Ended, Reason
@@ -62,7 +68,8 @@ def open_launchers(
     """
     threads = study.launch.threads_per_rank
     if study.is_local:
-        yield lambda: LocalLauncher(environment, threads)
+        niceness = ISOLATED if study.launch.isolate else 0
+        yield lambda: LocalLauncher(environment, threads, niceness=niceness)
         return
     allocation = allocation_of(study, study_id, root, ours)
     there = environment_for_nodes(study, environment, is_shared=allocation.is_shared)
@@ -345,6 +352,7 @@ class _Launch:
             "disk_bytes": DISK_BYTES,
             "maps_freely": job.maps_freely,
             "cores": job.cores,
+            "niceness": 0,
         }
 
     def _meeting_variables(

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from evaluator.launchers.cluster.scheduler import SchedulerError, answer_of
 from evaluator.launchers.cluster.schedulers.catalog import LAUNCHERS, check_settings
+from evaluator.launchers.local import ISOLATED, may_isolate
 from evaluator.ports import Job
 from records.errors import StudyError, suggestion
 from records.machine import NodeRecord
@@ -78,6 +79,15 @@ def check_launcher(study: Study) -> None:
     if launcher not in LAUNCHERS:
         known = suggestion(launcher, LAUNCHERS)
         raise StudyError(f"[launch] launcher {launcher!r} is unknown; {known}")
+    if study.launch.isolate and not study.is_local:
+        raise StudyError(
+            f"[launch] isolate is for this machine alone; leave it out with launcher {launcher}"
+        )
+    if study.launch.isolate and not may_isolate():
+        raise StudyError(
+            "[launch] isolate needs the right to raise the priority of processes; run as root, or "
+            f"give this user `nice {ISOLATED}` in /etc/security/limits.conf and log in again"
+        )
     if study.is_local:
         if study.cluster is not None:
             raise StudyError(

@@ -1,6 +1,9 @@
 import json
 import os
 import re
+import subprocess
+import sys
+from contextlib import closing
 
 import pytest
 
@@ -96,6 +99,31 @@ def test_the_kernel_takes_a_job_before_anything_else_and_writes_no_core(command)
     launched = command("cat /proc/self/oom_score_adj; ulimit -c")
 
     assert log_of(launched) == "1000\n0\n"
+
+
+def test_jobs_have_the_priority_that_their_launcher_was_asked_for(launch_environment, tmp_path):
+    job = Job(argv=("nice",), world_size=1, files={}, timeout_s=60)
+
+    with closing(LocalLauncher(launch_environment, threads_per_rank=1, niceness=7)) as launcher:
+        result = launcher.run(job, tmp_path, print)
+
+    assert (result.workdir / "job.log").read_text() == "7\n"
+
+
+def test_without_the_right_to_raise_priorities_nothing_can_be_isolated():
+    lines = (
+        "import os, resource",
+        "from evaluator.launchers.local import may_isolate",
+        "resource.setrlimit(resource.RLIMIT_NICE, (0, 0))",
+        "os.getuid() or os.setuid(65534)",
+        "print(may_isolate(), os.getpriority(os.PRIO_PROCESS, 0))",
+    )
+
+    told = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, check=True, text=True
+    )
+
+    assert told.stdout == f"False {os.getpriority(os.PRIO_PROCESS, 0)}\n"
 
 
 @pytest.mark.parametrize(("maps_freely", "told"), [(False, r"\d+\n"), (True, r"unlimited\n")])

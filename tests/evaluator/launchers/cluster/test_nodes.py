@@ -59,6 +59,13 @@ def test_what_a_cluster_cannot_do_is_refused_before_nodes_are_asked_for(study, w
         check_launcher(study)
 
 
+def test_jobs_on_a_cluster_cannot_be_isolated():
+    study = on_cluster()
+
+    with pytest.raises(StudyError, match="isolate is for this machine alone; leave it out with"):
+        check_launcher(replace(study, launch=replace(study.launch, isolate=True)))
+
+
 def test_a_command_for_one_node_may_say_that_it_is():
     check_launcher(on_cluster(world_size=2, run=("torchrun", "--standalone", "t.py")))
 

@@ -245,7 +245,7 @@ def check_launches(
     )
 
 
-def check_noise(launches: Sequence[MeasuredLaunch]) -> CheckResult:
+def check_noise(launches: Sequence[MeasuredLaunch], *, can_isolate: bool = False) -> CheckResult:
     """Report how much equal launches differ, and what difference a search could still resolve."""
     quartiles = [np.quantile(launch.step_times_s, (0.25, 0.5, 0.75)) for launch in launches]
     within = statistics.median(float((high - low) / centre) for low, centre, high in quartiles)
@@ -258,10 +258,12 @@ def check_noise(launches: Sequence[MeasuredLaunch]) -> CheckResult:
     )
     if resolved <= NOISY:
         return ok("noise", detail)
-    causes = sorted(
-        {cause for x in launches if x.conditions for cause in x.conditions.disturbances}
-    )
-    return warn("noise", detail, causes[0] if causes else "end other programs; take more rounds")
+    watched = [launch.conditions for launch in launches if launch.conditions]
+    causes = sorted({cause for each in watched for cause in each.disturbances})
+    remedy = causes[0] if causes else "end other programs; take more rounds"
+    if can_isolate and any(each.disturbing_share for each in watched):
+        remedy += "; cclsearch run --isolate lets jobs run before them"
+    return warn("noise", detail, remedy)
 
 
 def smallest_difference(values: Sequence[float], rounds: int) -> float:

@@ -340,7 +340,8 @@ class _Launch:
 
 def _conditions_since(before: Snapshot, study: Study) -> Conditions:
     gpus = gpu_conditions() if study.environment.device == "cuda" else ()
-    return conditions_between(before, take_snapshot(), gpus)
+    found = conditions_between(before, take_snapshot(), gpus)
+    return replace(found, isolated=study.launch.isolate)
 
 
 def _fixed_steps(study: Study, step_count: int) -> Study:

@@ -159,7 +159,7 @@ class Conditions:
     CPU shares are of the time of all cores: `others` are processes that are not the job's, `steal`
     is what a hypervisor gave away, `idle` what nobody used. Pressure is the share of the launch in
     which some task waited, the job's own included. Load, clock and temperature are those at the
-    end, memory is the less of start and end.
+    end, memory is the less of start and end. An `isolated` job had priority over others.
     """
 
     load_average: float | None
@@ -173,6 +173,7 @@ class Conditions:
     cpu_temperature_celsius: float | None
     idle_cpu_share: float | None = None
     gpus: tuple[GpuConditions, ...] = ()
+    isolated: bool = False
 
     @property
     def disturbances(self) -> tuple[str, ...]:
@@ -192,11 +193,12 @@ class Conditions:
         """The share of the cores that other processes used, where that may have slowed the launch.
 
         On two busy cores, others that used 3 % slowed launches by 5 %, 8 % by 20 % and 16 % by 38 %
-        (`benchmarks/disturbed_launches.py`); where many cores are idle, they use those.
+        (`benchmarks/disturbed_launches.py`); where many cores are idle, they use those. Others that
+        used 12 % beside isolated launches slowed them by 1 %.
         """
         share, idle = self.others_cpu_share, self.idle_cpu_share
         limit = MOST_OTHERS_SHARE
-        if idle is not None:
+        if idle is not None and not self.isolated:
             limit = min(max(IDLE_COVERS * idle, LEAST_OTHERS_SHARE), MOST_OTHERS_SHARE)
         return share if share is not None and share > limit else None
 

@@ -24,7 +24,7 @@ from evaluator.launchers.cluster.launcher import ClusterLauncher, allocation_of
 from evaluator.launchers.cluster.nodes import check_launcher, cluster_of, environment_for_nodes
 from evaluator.launchers.cluster.scheduler import SchedulerError
 from evaluator.launchers.cluster.schedulers.catalog import SCHEDULERS, scheduler_named
-from evaluator.launchers.local import LocalLauncher
+from evaluator.launchers.local import LocalLauncher, may_isolate
 from evaluator.machine import local_environment
 from evaluator.ports import Launcher
 from evaluator.recipes.catalog import recipe_of
@@ -140,7 +140,7 @@ def _launches(
         done = _launch_small(study, launcher, Path(folder), count)
     yield check_launches(subject, done, needed=needed)
     if not isinstance(done, str):
-        yield check_noise(done)
+        yield check_noise(done, can_isolate=may_isolate())
 
 
 def _launch_small(

@@ -137,8 +137,8 @@ class SearchOptions:
     )
     isolate: bool = option(
         False,
-        "Give jobs a higher priority than other work of this machine, where this user may. "
-        "[default: the study's]",
+        "Give jobs a higher priority than other work of this machine has; needs root, or a limit "
+        "on nice that allows it. [default: the study's]",
     )
     no_transfer: bool = option(
         False, "Do not begin with the best of earlier studies of like work on this machine."

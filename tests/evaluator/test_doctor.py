@@ -245,19 +245,23 @@ def test_launches_tell_what_the_warm_process_cost_or_why_one_failed(
     assert detail in found.detail
 
 
-def test_launches_that_differ_are_noisy_and_say_who_disturbed_them():
+@pytest.mark.parametrize(
+    ("can_isolate", "told"),
+    [(False, ""), (True, "; cclsearch run --isolate lets jobs run before them")],
+)
+def test_launches_that_differ_are_noisy_and_say_who_disturbed_them(can_isolate, told):
     def noise(*times_s):
         launches = [
             MeasuredLaunch(wall_s=1.0, step_times_s=(time_s,) * 3, conditions=BUSY)
             for time_s in times_s
         ]
-        return check_noise(launches)
+        return check_noise(launches, can_isolate=can_isolate)
 
     quiet, found = noise(1.0, 1.001, 0.999), noise(1.0, 1.5, 0.8)
 
     assert (quiet.state, found.state) == (State.OK, State.WARN)
     assert "3 launches by 88%" in found.detail
-    assert found.remedy == "other processes used 50% of the cores"
+    assert found.remedy == f"other processes used 50% of the cores{told}"
 
 
 def test_more_rounds_tell_smaller_differences_apart():

@@ -369,6 +369,11 @@ AT_POWER_CAP = GpuConditions(sm_clock_hz=1, temperature_celsius=9, slowed_by=("p
         ),
         ({"others_cpu_share": 0.05, "idle_cpu_share": 0.0}, ()),
         ({"others_cpu_share": 0.15, "idle_cpu_share": 0.3}, ()),
+        ({"others_cpu_share": 0.15, "idle_cpu_share": 0.1, "isolated": True}, ()),
+        (
+            {"others_cpu_share": 0.21, "idle_cpu_share": 0.1, "isolated": True},
+            ("other processes used 21% of the cores",),
+        ),
         (
             {"others_cpu_share": 0.21, "idle_cpu_share": 0.7},
             ("other processes used 21% of the cores",),

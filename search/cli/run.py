@@ -135,10 +135,11 @@ class SearchOptions:
         metavar="N",
         min=1,
     )
-    isolate: bool = option(
-        False,
+    isolate: bool | None = option(
+        None,
         "Give jobs a higher priority than other work of this machine has; needs root, or a limit "
         "on nice that allows it. [default: the study's]",
+        "--isolate/--no-isolate",
     )
     no_transfer: bool = option(
         False, "Do not begin with the best of earlier studies of like work on this machine."
@@ -162,7 +163,9 @@ class SearchOptions:
                 max_cost_usd=budget.max_cost_usd if cost is None else cost,
             ),
             seed_policy=study.seed_policy if self.seed_policy is None else self.seed_policy,
-            launch=replace(study.launch, isolate=self.isolate or study.launch.isolate),
+            launch=study.launch
+            if self.isolate is None
+            else replace(study.launch, isolate=self.isolate),
             parallel=self.parallel or study.parallel,
         )
 

@@ -85,8 +85,8 @@ def check_launcher(study: Study) -> None:
         )
     if study.launch.isolate and not may_isolate():
         raise StudyError(
-            "[launch] isolate needs the right to raise the priority of processes; run as root, or "
-            f"give this user `nice {ISOLATED}` in /etc/security/limits.conf and log in again"
+            "[launch] isolate needs the right to raise priorities; run as root, give this user "
+            f"`nice {ISOLATED}` in /etc/security/limits.conf, or use --no-isolate"
         )
     if study.is_local:
         if study.cluster is not None:

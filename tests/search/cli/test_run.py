@@ -8,14 +8,17 @@ import shutil
 import signal
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cclsearch as api
 from records.store.store import Store
+from records.study import Launch
 from records.trial import Failed
-from tests.support import service
+from search.cli.run import SearchOptions
+from tests.support import records, service
 from tests.support.records import contents
 from tests.support.search import ScriptedMessagesServer, submission
 from tests.support.service import CCLSEARCH, run_cclsearch
@@ -404,6 +407,16 @@ def test_a_study_that_cannot_run_is_refused_before_anything_starts(
     assert refused.code == 2
     assert message in refused.err
     assert not list(Path.cwd().glob(".cclsearch/work/*/*"))
+
+
+@pytest.mark.parametrize("asked", [True, False, None])
+def test_jobs_are_isolated_as_asked_for_else_as_the_study_has_it(asked):
+    for own in (True, False):
+        of_study = replace(records.study(), launch=Launch(isolate=own))
+
+        isolated = SearchOptions(isolate=asked).of(of_study).launch.isolate
+
+        assert isolated is (own if asked is None else asked)
 
 
 def test_a_finished_search_goes_on_with_more_trials_as_events(here):

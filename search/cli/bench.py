@@ -247,6 +247,7 @@ def mix(
         "cclsearch bench search",
         "cclsearch bench search builtin-cpu my_landscape.json --strategies offline,tpe",
         "cclsearch bench search study:20260131-120000-ab12 --strategies offline,tpe",
+        "cclsearch bench search --strategies offline,hybrid --seeds 5 --transcripts said.jsonl",
     )
 )
 @takes_options
@@ -258,7 +259,18 @@ def search(
         metavar="LANDSCAPE...",
     ),
     strategies: str | None = option(
-        None, "Strategies to compare, of those that need no LLM. [default: all]", metavar="A,B"
+        None,
+        "Strategies to compare; hybrid and llm ask a model and search with the default budget "
+        "only. [default: all that ask none]",
+        metavar="A,B",
+    ),
+    model: str | None = option(
+        None, "Name of the LLM that hybrid and llm ask. [default: that of a study]", metavar="NAME"
+    ),
+    transcripts: Path | None = option(
+        None,
+        "Answers of the model: those in this file are used again, others are asked for and added.",
+        metavar="FILE.jsonl",
     ),
     seeds: int = option(20, "Searches per strategy.", metavar="N", min=1),
     trials: int = option(40, "Trials per search.", metavar="N", min=2),
@@ -280,6 +292,8 @@ def search(
     rules say. All strategies start at the same configuration and see only feasible ones.
     """
     # Imported here: statistics and plotting take a second to load.
+    from records.study import Llm
+    from search.strategy_bench.answers import Model
     from search.strategy_bench.comparison import (
         compare,
         comparison_document,
@@ -299,6 +313,7 @@ def search(
             trial_count=trials,
             reach=parse_share(target, "--target"),
             start="random" if start == "random" else "seed",
+            model=Model(llm=Llm(model=model) if model else Llm(), answers=transcripts),
             done=lambda landscape, strategy, done, count: line.update(
                 Text(f"{done} of {count}: {strategy} on {landscape}")
             ),

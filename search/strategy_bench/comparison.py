@@ -16,7 +16,9 @@ import numpy.typing as npt
 import scipy
 
 from records.errors import StudyError, suggestion
+from search.compose import MODEL_TURNS
 from search.strategies.catalog import CHOOSERS
+from search.strategy_bench.answers import Model
 from search.strategy_bench.landscape import Ground, Landscape
 from search.strategy_bench.run import Done, Run, Start, Terms, run_all
 from search.views.document import (
@@ -66,12 +68,17 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Announcements:
-    """What searches with the default budget announce: the share within reach, and means."""
+    """What searches with the default budget announce: the share within reach, and means.
+
+    `tokens` and `usd` are those of a model, None where none was asked or its price is unknown.
+    """
 
     success: float
     median_regret: float | None
     trials: float
     launches: float
+    tokens: float | None = None
+    usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +232,14 @@ def announcements(runs: Sequence[Run], reach: float) -> Announcements:
         median_regret=middle if math.isfinite(middle) else None,
         trials=fmean(end.trial_count for end in ends),
         launches=fmean(end.launch_count for end in ends),
+        tokens=_mean([end.tokens for end in ends]),
+        usd=_mean([end.usd for end in ends]),
     )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def success_with_launches(runs: Sequence[Run], usual: Sequence[Run], reach: float) -> float:
@@ -299,6 +313,7 @@ HEADINGS: Final = (
     *("strategy", "trials", "quartiles", "hits", "% by 5/10/15/30", "regret % at 10/20/40"),
     *("launches", "failed", "announced", "in launches", "same", "s each"),
 )
+OF_A_MODEL: Final = ("tokens", "USD")
 LEGEND: Final = (
     ("trials", "median number until a final would announce one within reach; after >, not so soon"),
     ("regret", "median: how much worse than the best is what a final would announce"),
@@ -307,6 +322,7 @@ LEGEND: Final = (
     ("in launches", "mean until then, with self-test, races and final"),
     ("same", f"within reach after the launches that {USUAL} takes until it announces, in %"),
     ("s each", "seconds of the search itself for each trial"),
+    ("tokens, USD", "of a model, where one is asked: mean until it announces"),
 )
 
 
@@ -353,6 +369,7 @@ def _table(report: Report, found: "Comparison") -> Table:
         """A number of trials; a miss is more than there were."""
         return f">{found.trial_count}" if trials is None else f"{trials:g}"
 
+    asked = any(each.announced.tokens is not None for each in report.summaries)
     rows = [
         TableRow.of(
             each.strategy,
@@ -367,10 +384,17 @@ def _table(report: Report, found: "Comparison") -> Table:
             number(each.announced.launches, f"{each.announced.launches:.1f}"),
             _percent(each.same_launches),
             number(each.own_s, f"{each.own_s:.2f}"),
+            *(_model_cells(each.announced) if asked else ()),
         )
         for each in report.summaries
     ]
-    return Table(about="", headings=HEADINGS, rows=tuple(rows))
+    headings = (*HEADINGS, *OF_A_MODEL) if asked else HEADINGS
+    return Table(about="", headings=headings, rows=tuple(rows))
+
+
+def _model_cells(found: Announcements) -> Iterator[Cell]:
+    yield number(found.tokens, "-" if found.tokens is None else f"{found.tokens:.0f}")
+    yield number(found.usd, "-" if found.usd is None else f"{found.usd:.2f}")
 
 
 def regret_words(curve: Curve) -> str:
@@ -420,7 +444,7 @@ def _means(reports: Sequence[Report], place: int) -> Iterator[Cell]:
 
 
 RIVALS: Final = ("tpe", "coordinate")
-"""What the other strategies are paired with, seed by seed."""
+"""What the other strategies are paired with, seed by seed; those that ask a model, with `USUAL`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -443,10 +467,12 @@ def compare(
     trial_count: int,
     reach: float,
     start: Start = "seed",
+    model: Model | None = None,
     done: Done = lambda *_: None,
 ) -> Comparison:
     """Search every landscape with every strategy from every seed."""
-    terms = Terms(seeds=tuple(range(seed_count)), trial_count=trial_count, start=start)
+    seeds = tuple(range(seed_count))
+    terms = Terms(seeds=seeds, trial_count=trial_count, start=start, model=model or Model())
     runs = run_all(landscapes, strategies, terms, done=done)
     return compare_runs(landscapes, runs, terms, reach)
 
@@ -470,7 +496,7 @@ def compare_runs(
                 runs[landscape.name],
                 reach=reach,
                 trial_count=terms.trial_count,
-                rivals=RIVALS,
+                rivals=(*RIVALS, USUAL) if runs[landscape.name].keys() & MODEL_TURNS else RIVALS,
             )
             for landscape in landscapes
         ),
@@ -478,10 +504,10 @@ def compare_runs(
 
 
 def strategies_of(words: str | None) -> tuple[str, ...]:
-    """The strategies of a list with commas, all without one; those that ask a model are none."""
+    """The strategies of a list with commas; without one, all but those that ask a model."""
     names = tuple(CHOOSERS) if words is None else tuple(dict.fromkeys(words.split(",")))
     for name in names:
-        if name not in CHOOSERS:
-            known = suggestion(name, [*CHOOSERS])
+        if name not in CHOOSERS and name not in MODEL_TURNS:
+            known = suggestion(name, [*MODEL_TURNS, *CHOOSERS])
             raise StudyError(f"strategy {name!r} cannot be benchmarked; {known}")
     return names

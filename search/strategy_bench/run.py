@@ -15,7 +15,10 @@ from records.errors import StudyError
 from records.study import Budget
 from records.trial import Config, Failed
 from search import settings
+from search.compose import MODEL_TURNS
+from search.loop.budget import cost_usd
 from search.strategies.base import Chooser
+from search.strategy_bench.answers import Asker, Model, client_of
 from search.strategy_bench.landscape import Ground, Landscape, read_landscape, study_landscape
 from search.strategy_bench.simulated import simulate, simulated_study, winners
 
@@ -39,7 +42,8 @@ class Step:
 class Announced:
     """What `cclsearch run` announces within its default budget, and what it took.
 
-    `excess` is how much worse than the best it truly is, None where nothing was measured.
+    `excess` is how much worse than the best it truly is, None where nothing was measured. `tokens`
+    and `usd` are those of a model, None where none was asked or its price is unknown.
     """
 
     excess: float | None
@@ -47,6 +51,8 @@ class Announced:
     launch_count: int
     failure_count: int
     stop_reason: str
+    tokens: int | None = None
+    usd: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +60,7 @@ class Run:
     """Two searches of one strategy from one random seed.
 
     The `steps` are those of one that no stop rule ends; `announced` is the result of one with the
-    default budget.
+    default budget. Both are the same where a model is asked.
     """
 
     strategy: str
@@ -73,17 +79,28 @@ def search(
     *,
     start: Config | None = None,
     chooser: Chooser | None = None,
+    asked: Model | None = None,
 ) -> Run:
     """Search from `start`, else the landscape's seed, for `trial_count` trials and by default.
 
-    A `chooser` is not among the strategies of cclsearch.
+    A `chooser` is not among the strategies of cclsearch. Where a model is `asked`, the search is
+    made once, with the default budget.
     """
     study = simulated_study(ground, strategy if chooser is None else OTHER, seed)
     start = start or ground.seed
     began = perf_counter()
-    budget = Budget(trials=trial_count, max_failures=trial_count)
-    found = simulate(ground, replace(study, budget=budget), start, chooser, for_all_trials=True)
-    own_s = perf_counter() - began
+    if asked is None:
+        whole = replace(study, budget=Budget(trials=trial_count, max_failures=trial_count))
+        found = simulate(ground, whole, start, chooser, for_all_trials=True)
+        own_s = perf_counter() - began
+        ended = simulate(ground, study, start, chooser)
+    else:
+        asker = Asker(landscape=ground.name, strategy=strategy, seed=seed)
+        study = replace(study, llm=asked.llm)
+        ended = simulate(ground, study, start, client=client_of(asked, asker))
+        found, own_s = ended, perf_counter() - began
+    used = [exchange.usage for exchange in ended.exchanges]
+    usd = [cost_usd(each, study.llm.model, study.llm) for each in used]
     steps = tuple(
         Step(
             config=trial.config,
@@ -95,7 +112,6 @@ def search(
             found.trials, winners(found, study, ground), strict=True
         )
     )
-    ended = simulate(ground, study, start, chooser)
     return Run(
         strategy=strategy,
         seed=seed,
@@ -106,6 +122,8 @@ def search(
             launch_count=ended.launch_count,
             failure_count=sum(isinstance(trial.outcome, Failed) for trial in ended.trials),
             stop_reason=ended.result.stop_reason,
+            tokens=sum(each.tokens for each in used) if used else None,
+            usd=sum(filter(None, usd)) if used and None not in usd else None,
         ),
         own_s=own_s,
     )
@@ -165,6 +183,8 @@ class Terms:
     start: Start = "seed"
     others: Mapping[str, type[Chooser]] = field(default_factory=dict)
     """Choosers in addition to the strategies of cclsearch, by name."""
+    model: Model = field(default_factory=Model)
+    """Asked by the strategies that ask one."""
 
 
 def run_all(
@@ -224,6 +244,7 @@ def run_searches(landscape: Landscape, strategy: str, terms: Terms) -> tuple[Run
             terms.trial_count,
             start=_start(ground, seed, terms.start),
             chooser=chooser,
+            asked=terms.model if strategy in MODEL_TURNS else None,
         )
         for seed in terms.seeds
     )

@@ -1,7 +1,8 @@
 """One search as `cclsearch run` makes it, with launches that a landscape answers.
 
-The loop, its stop rules, races, self-test and final are those of every search. Replaced are the
-launches, the store and the sandbox, in which policies of a model would run.
+The loop, its stop rules, races, self-test and final are those of every search, and so are requests
+to a model and the sandbox for its policies. Replaced are the launches and the store; policies of
+ours are read instead of run.
 """
 
 import ast
@@ -11,10 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Final, NoReturn, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from evaluator.metrics.base import PUBLISHED_SCORE
 from evaluator.ports import Recipe
+from records.errors import StudyError
+from records.llm_exchange import SUBMITTED, LlmExchange, TokenUsage
 from records.machine import NodeRecord
 from records.store.rows import PendingTrial
 from records.store.store import Store
@@ -33,7 +36,7 @@ from records.trial import (
     Stage,
     Trial,
 )
-from search.compose import Backend, compose_search
+from search.compose import MODEL_TURNS, Backend, compose_search
 from search.loop.budget import launches_used
 from search.loop.leader import counted, find_leader
 from search.loop.loop import never
@@ -46,6 +49,9 @@ from search.strategies.proposers import OfflineProposer, as_policy
 from search.strategy_bench.landscape import Ground
 from search.study.spaces import PreparedStudy, prepare
 
+if TYPE_CHECKING:
+    from search.llm.client import LlmClient
+
 STUDY_ID: Final = "simulated"
 STEPS: Final = 5
 """Steps of a launch; all take the time that was drawn for it."""
@@ -57,11 +63,15 @@ FIRST_FINAL: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A search that ended: every trial, every repeat launch, and what was announced."""
+    """A search that ended: every trial, every repeat launch, and what was announced.
+
+    `exchanges` are those with a model.
+    """
 
     trials: Sequence[Trial]
     repeats: Sequence[Repeat]
     result: StudyResult
+    exchanges: Sequence[LlmExchange] = ()
 
     @property
     def launch_count(self) -> int:
@@ -81,16 +91,27 @@ def simulate(
     start: Config,
     chooser: Chooser | None = None,
     *,
+    client: "LlmClient | None" = None,
     for_all_trials: bool = False,
 ) -> Simulated:
     """Search a landscape from `start`; `chooser` takes the place of the study's strategy.
 
-    A search `for_all_trials` goes on where no more gain is expected.
+    A search `for_all_trials` goes on where no more gain is expected. A strategy that asks a model
+    takes a `client`.
     """
+
+    def model(study: Study, _notice: Callable[[str], None]) -> "LlmClient":
+        if client is None:
+            raise StudyError(
+                f"strategy {study.strategy} of {study.name} asks a model; give a client"
+            )
+        return client
+
     store, prepared = MemoryStore(), _prepared(ground, study)
     backend = _Backend(
         evaluator=cast(Evaluator, None),  # its runner answers in its place
-        model=_no_model,
+        model=model,
+        trace_answer=lambda _question, _history: "launches of this benchmark have no traces",
         seed=as_policy(start, "seed", "where the search starts"),
         sleep=lambda _seconds: None,
         scrubber=None,
@@ -102,7 +123,7 @@ def simulate(
         if for_all_trials:
             search = replace(search, no_gain=never)
         result = search.run()
-    return Simulated(store.trials, store.launched, result)
+    return Simulated(store.trials, store.launched, result, tuple(store.exchanges.values()))
 
 
 def winners(found: Simulated, study: Study, ground: Ground) -> Iterator[tuple[Config | None, int]]:
@@ -137,10 +158,12 @@ def simulated_study(ground: Ground, strategy: str, seed: int) -> Study:
 
 
 class _Prepared(PreparedStudy):
-    """A study whose policies are read and not run: the benchmark wrote them."""
+    """A study whose policies are read and not run, but for those of a model."""
 
     def decide(self, policy: Policy) -> Config | Failed:
         """Return the configuration that the policy returns."""
+        if policy.author in MODEL_TURNS:
+            return super().decide(policy)
         values = policy.source.partition("environment):\n    return ")[2]
         config = self.space.check(ast.literal_eval(values.strip()))
         if isinstance(config, Config):
@@ -232,6 +255,7 @@ class MemoryStore(Store):
     def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.launched: list[Repeat] = []
+        self.exchanges: dict[int, LlmExchange] = {}
 
     @contextmanager
     def lock(self, study_id: str) -> Iterator[None]:
@@ -262,9 +286,26 @@ class MemoryStore(Store):
         """Return nothing: no process was killed."""
         return ()
 
-    def begin(self, study_id: str, pending: PendingTrial, exchange: object) -> PendingTrial:
-        """Return the trial as it is."""
+    def begin(
+        self, study_id: str, pending: PendingTrial, exchange: LlmExchange | None
+    ) -> PendingTrial:
+        """Keep what was said; return the trial as it is."""
+        if exchange is not None:
+            self.exchanges[pending.ordinal] = exchange
         return pending
+
+    def turn_usages(self, study_id: str) -> tuple[TokenUsage, ...]:
+        """Return what each turn of a model used."""
+        return tuple(exchange.usage for exchange in self.exchanges.values())
+
+    def last_submission(self, study_id: str) -> tuple[int, str] | None:
+        """Return the last trial that a model proposed, twice."""
+        said = [n for n, exchange in self.exchanges.items() if exchange.result == SUBMITTED]
+        return (said[-1], str(said[-1])) if said else None
+
+    def exchange(self, digest: str) -> LlmExchange:
+        """Return what was said before a trial."""
+        return self.exchanges[int(digest)]
 
     def finish(self, study_id: str, trial: Trial) -> None:
         """Keep a trial."""
@@ -288,7 +329,3 @@ class _Silent:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_: None
-
-
-def _no_model(study: Study, notice: Callable[[str], None]) -> NoReturn:
-    raise AssertionError(f"a simulated search of {study.name} asks no model")

@@ -165,7 +165,7 @@ def test_json_on_stdout_is_one_document(bench):
         (("--target", "5 percent"), "--target '5 percent' is not a share"),
         (("--target", "nan"), "--target 'nan' is not a share"),
         (("--start", "middle"), "--start 'middle' is unknown; use seed or random"),
-        (("--strategies", "hybrid"), "strategy 'hybrid' cannot be benchmarked"),
+        (("--strategies", "hybrid"), "to ask a model takes a key in ANTHROPIC_API_KEY"),
         (("nowhere.json",), "nowhere.json: cannot be read"),
     ],
 )

@@ -58,11 +58,17 @@ class Kept:
 def client_of(model: Model, asker: Asker) -> LlmClient:
     """Return a client with the kept answers; without a key it has no others.
 
-    Raises `StudyError` without a key where no answer of this search is kept.
+    Raises `StudyError` without a key where no answer of this search is kept, and for a file that
+    cannot be written, before anything is paid for.
     """
-    path = model.answers
-    kept = [each for each in _read(path) if each.asker == asker] if path is not None else []
-    is_live = settings.has_key()
+    path, is_live = model.answers, settings.has_key()
+    try:
+        kept = [each for each in _read(path) if each.asker == asker] if path is not None else []
+        if path is not None and is_live:
+            path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        words = error.strerror or error
+        raise StudyError(f"{path}: answers cannot be kept there: {words}") from error
     if is_live or not kept:
         told = settings.llm_settings(model.llm)
     else:
@@ -74,7 +80,8 @@ def _read(path: Path) -> Iterator[Kept]:
     """Yield what is kept; raises `StudyError` for a line that is nothing of the kind."""
     if not path.exists():
         return
-    for number, line in enumerate(read_text(path, MOST_BYTES).splitlines(), start=1):
+    # Not `splitlines`: an answer may hold what it takes for the end of a line.
+    for number, line in enumerate(read_text(path, MOST_BYTES).split("\n")[:-1], start=1):
         try:
             yield from_json(Kept, line)
         except CodecError as error:

@@ -32,7 +32,8 @@ def policies(landscape):
     ground = Ground(landscape)
     fastest = sorted(ground.truths, key=ground.excess)
     head = "def generate_config(workload, environment):\n"
-    return [f"{head}    # by a model\n    return {dict(c.values)!r}\n" for c in fastest]
+    comment = "    # by a model\u2028\n"
+    return [f"{head}{comment}    return {dict(c.values)!r}\n" for c in fastest]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_a_model_finds_what_it_submits_and_the_search_says_what_it_cost(asked):
     assert run.steps[1].excess < 0.05
     assert run.announced.tokens > 0
     assert run.announced.usd == pytest.approx(run.announced.tokens / 1e6)
-    assert len(kept.splitlines()) == request_count
+    assert kept.count("\n") == request_count
     assert KEY not in kept
 
 
@@ -101,6 +102,19 @@ def test_a_provider_that_fails_ends_the_benchmark_and_keeps_what_was_answered(
     assert len(said.read_text().splitlines()) == 1
     with pytest.raises(StudyError, match=r"said\.jsonl: a request .* export a key to ask for it"):
         ask(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("", "it is not a regular file"), ("no/said.jsonl", "No such file")]
+)
+def test_where_answers_cannot_be_kept_none_is_asked_for(name, why, ask, tmp_path):
+    with (
+        ScriptedMessagesServer(iter(())) as server,
+        pytest.raises(StudyError, match=f"answers cannot be kept there: {why}"),
+    ):
+        ask(tmp_path / name, server)
+
+    assert not server.requests
 
 
 def test_a_file_of_something_else_is_refused_with_the_line(ask, tmp_path):

@@ -262,7 +262,7 @@ def check_noise(launches: Sequence[MeasuredLaunch], *, can_isolate: bool = False
     causes = sorted({cause for each in watched for cause in each.disturbances})
     remedy = causes[0] if causes else "end other programs; take more rounds"
     if can_isolate and any(each.disturbing_share for each in watched):
-        remedy += "; cclsearch run --isolate lets jobs run before them"
+        remedy += "; cclsearch run --isolate gives jobs priority over them"
     return warn("noise", detail, remedy)
 
 

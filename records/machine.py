@@ -193,8 +193,8 @@ class Conditions:
         """The share of the cores that other processes used, where that may have slowed the launch.
 
         On two busy cores, others that used 3 % slowed launches by 5 %, 8 % by 20 % and 16 % by 38 %
-        (`benchmarks/disturbed_launches.py`); where many cores are idle, they use those. Others that
-        used 12 % beside isolated launches slowed them by 1 %.
+        (`benchmarks/disturbed_launches.py`); where many cores are idle, they use those. Isolated
+        launches were slowed by 1 % while others used 12 %.
         """
         share, idle = self.others_cpu_share, self.idle_cpu_share
         limit = MOST_OTHERS_SHARE

@@ -260,7 +260,7 @@ class Launch(Strict):
     """Which recipe turns a configuration into a job, who launches it, and what a rank may use.
 
     `python` is the Python of ranks of ours, with its torch; None for the one that runs cclsearch.
-    To `isolate` jobs gives them a higher priority than other work of this machine has.
+    With `isolate`, jobs get a higher priority than other work on this machine.
     """
 
     recipe: str = "builtin"

@@ -24,7 +24,7 @@ from records.errors import EnvironmentFault
 OVERRUN_S = 60.0
 POLL_S = 0.05
 ISOLATED = -15
-"""Niceness at which other work beside a job gets a thirtieth of a core that both want."""
+"""Niceness that leaves other work about 3 % of a core that a job also wants."""
 
 
 def may_isolate() -> bool:
@@ -61,8 +61,8 @@ class LocalLauncher:
     `environment` is all that jobs see of ours; the caller has taken the secrets out. To it come
     thread counts, a temporary folder for each launch, one for compiled code that outlives it, and
     in each warm rank RANK, LOCAL_RANK, WORLD_SIZE and CCLSEARCH_INIT_METHOD. The files of one job
-    may take `disk_bytes`. With a `niceness` below 0, which `may_isolate` has to allow, jobs run
-    before other work of the machine.
+    may take `disk_bytes`. With a `niceness` below 0, which `may_isolate` has to allow, jobs
+    take precedence over other work on the machine.
     """
 
     def __init__(

@@ -233,16 +233,16 @@ def _number(names: Sequence[str]) -> int:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-SESSION_PRIORITY = Path("/proc/self/autogroup")
-"""Where Linux groups sessions, the priority of a process counts only within its own."""
+AUTOGROUP = Path("/proc/self/autogroup")
+"""Priority of the session. Where Linux groups sessions, a process's own counts only within it."""
 
 
 class Confinement(TypedDict):
     """The most private memory that a process of a job may map, and write to one file.
 
     `memory_bytes` is None for a job that maps far more than it uses, as drivers of GPUs do. It may
-    run on `cores` only; on all where none are given. With a `niceness` below 0 it runs before other
-    work of the machine.
+    run on `cores` only; on all where none are given. With a `niceness` below 0 it takes
+    precedence over other work on the machine.
     """
 
     memory_bytes: int | None
@@ -267,7 +267,7 @@ def confine(limits: Confinement) -> None:
     if limits["niceness"]:
         os.setpriority(os.PRIO_PROCESS, 0, limits["niceness"])
         with suppress(OSError):  # the kernel does not group sessions, or another rank did it
-            SESSION_PRIORITY.write_text(str(limits["niceness"]), encoding="ascii")
+            AUTOGROUP.write_text(str(limits["niceness"]), encoding="ascii")
     _lower(resource.RLIMIT_FSIZE, limits["file_bytes"])
     _lower(resource.RLIMIT_CORE, 0)
 

@@ -137,8 +137,8 @@ class SearchOptions:
     )
     isolate: bool | None = option(
         None,
-        "Give jobs a higher priority than other work of this machine has; needs root, or a limit "
-        "on nice that allows it. [default: the study's]",
+        "Give jobs a higher priority than other work on this machine; needs root or a nice limit "
+        "that allows it. [default: the study's]",
         "--isolate/--no-isolate",
     )
     no_transfer: bool = option(

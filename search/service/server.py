@@ -7,11 +7,11 @@ import resource
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import uvicorn
 from starlette.types import ASGIApp
 
+from evaluator.rank.protocol import AUTOGROUP
 from records.errors import EnvironmentFault
 from search.service.config import Listen
 from search.views.html import printable
@@ -20,7 +20,6 @@ IDLE_S = 30
 MOST_CONNECTIONS = 3000
 GRACE_S = 3
 NICENESS, LEAST_PRIORITY = 10, 19
-AUTOGROUP = Path("/proc/self/autogroup")
 SESSION_ATTEMPTS = 20
 """Linux lets unprivileged processes change a value every 0.1 s, all of them together."""
 WAITING_CONNECTIONS = 512

@@ -113,9 +113,8 @@ class KeptAnswers:
                 raise StudyError(f"{self._path}: {error}; export a key to ask for it") from error
         answers = self._provider.send(body)
         if answers[-1].status != HTTPStatus.OK:
-            raise StudyError(
-                f"the model gave no answer: {answers[-1].text[:200]}; run it again to go on"
-            )
+            kept = "run it again to go on" if self._path else "--transcripts FILE keeps the others"
+            raise StudyError(f"the model gave no answer: {answers[-1].text[:200]}; {kept}")
         if self._path is not None:
             line = to_json(Kept(asker=self._asker, request=request, answers=answers))
             with self._path.open("a", encoding="utf-8") as file:

@@ -247,7 +247,7 @@ def test_launches_tell_what_the_warm_process_cost_or_why_one_failed(
 
 @pytest.mark.parametrize(
     ("can_isolate", "told"),
-    [(False, ""), (True, "; cclsearch run --isolate lets jobs run before them")],
+    [(False, ""), (True, "; cclsearch run --isolate gives jobs priority over them")],
 )
 def test_launches_that_differ_are_noisy_and_say_who_disturbed_them(can_isolate, told):
     def noise(*times_s):

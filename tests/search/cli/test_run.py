@@ -18,7 +18,8 @@ from records.store.store import Store
 from records.study import Launch
 from records.trial import Failed
 from search.cli.run import SearchOptions
-from tests.support import records, service
+from tests.support import records as testing
+from tests.support import service
 from tests.support.records import contents
 from tests.support.search import ScriptedMessagesServer, submission
 from tests.support.service import CCLSEARCH, run_cclsearch
@@ -412,7 +413,7 @@ def test_a_study_that_cannot_run_is_refused_before_anything_starts(
 @pytest.mark.parametrize("asked", [True, False, None])
 def test_jobs_are_isolated_as_asked_for_else_as_the_study_has_it(asked):
     for own in (True, False):
-        of_study = replace(records.study(), launch=Launch(isolate=own))
+        of_study = replace(testing.study(), launch=Launch(isolate=own))
 
         isolated = SearchOptions(isolate=asked).of(of_study).launch.isolate
 

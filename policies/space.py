@@ -102,8 +102,17 @@ class Points:
         self._names, self._visited = dict(self._given), 0
         if self._free_count() > MAX_POINTS:
             raise _too_many()
-        if self._allowed(0):
-            yield from self._from(0, {})
+        if not self._allowed(0):
+            return
+        values: dict[str, Value] = {}
+        levels = [self._decide(0, values)]
+        while levels:
+            if next(levels[-1], None) is None:
+                levels.pop()
+            elif len(levels) <= len(self._knobs):
+                levels.append(self._decide(len(levels), values))
+            else:
+                yield dict(values)
 
     def draw(self, random: Random) -> Mapping[str, Value] | None:
         """Return a point whose values are drawn in turn; None where no rule lets one go on."""
@@ -121,22 +130,23 @@ class Points:
                 return None
         return values if self._allowed(len(self._knobs)) else None
 
-    def _from(self, i: int, values: dict[str, Value]) -> Iterator[Mapping[str, Value]]:
+    def _decide(self, i: int, values: dict[str, Value]) -> Iterator[bool]:
+        """Give knob `i` each of its values in turn, and yield after each that the rules allow."""
         self._visited += 1
         if self._visited > 2 * MAX_POINTS:  # those on the way to a point count too
             raise _too_many()
         if i == len(self._knobs):
-            yield dict(values)
+            yield True
             return
         knob = self._knobs[i]
         if not acts(knob, self._names):
             if self._allowed(i + 1):
-                yield from self._from(i + 1, values)
+                yield True
             return
         for choice in knob.choices:
             self._names[knob.name] = values[knob.name] = choice
             if self._allowed(i + 1):
-                yield from self._from(i + 1, values)
+                yield True
         del values[knob.name], self._names[knob.name]
         if knob.name in self._given:
             self._names[knob.name] = self._given[knob.name]
@@ -210,6 +220,9 @@ class Space:
         self._derived: Derived = derived or {}
         self.knobs = tuple(Knob.of(d, space.defaults.get(d.name)) for d in space.dimensions)
         self.rules = tuple(Rule.of(constraint) for constraint in space.constraints)
+        late = self._derived.keys()
+        self._plain = [rule for rule in self.rules if not rule.expression.names & late]
+        self._late = [rule for rule in self.rules if rule.expression.names & late]
         self._check_names()
         if waiting := circle(self.knobs):
             raise StudyError(f"[space] conditions go round in a circle: {', '.join(waiting)}")
@@ -222,7 +235,7 @@ class Space:
     @cached_property
     def feasible(self) -> tuple[Config, ...]:
         """Every distinct configuration that satisfies the constraints, in knob order."""
-        points = Points(self.knobs, self._rules(derived=False), self._names({})).all()
+        points = [*Points(self.knobs, self._plain, self._names({})).all()]
         found = [config for config in map(Config, points) if not self._broken_late(config)]
         return tuple(sorted(found, key=self._place))
 
@@ -231,7 +244,7 @@ class Space:
         """What a search chooses from: every feasible configuration, of too many a fixed sample."""
         if self.is_listable:
             return self.feasible
-        points, random = Points(self.knobs, self._rules(derived=False), self._names({})), Random(0)
+        points, random = Points(self.knobs, self._plain, self._names({})), Random(0)
         found: dict[Config, None] = {}
         for _ in range(SAMPLE_TRIES):
             point = points.draw(random)
@@ -252,7 +265,7 @@ class Space:
 
     def obstacles(self) -> tuple[str, ...]:
         """Why nothing is feasible: each rule without which something would be, as text."""
-        plain = self._rules(derived=False)
+        plain = self._plain
         first = next(Points(self.knobs, plain, self._names({})).all(), None)
         if first is not None:
             return self._broken_late(Config(first))
@@ -313,9 +326,7 @@ class Space:
         """The constraints this configuration breaks, as text with the numbers filled in."""
         names = self._names(config.values)
         broken = (
-            rule.broken(names)
-            for rule in self._rules(derived=False)
-            if rule.expression.names <= names.keys()
+            rule.broken(names) for rule in self._plain if rule.expression.names <= names.keys()
         )
         return tuple(words for words in broken if words is not None) or self._broken_late(config)
 
@@ -427,21 +438,18 @@ class Space:
     def _names(self, values: Mapping[str, Value]) -> dict[str, Operand | None]:
         return {**self._facts, **self._defaults, **values}
 
-    def _rules(self, *, derived: bool) -> list[Rule]:
-        late = self._derived.keys()
-        return [rule for rule in self.rules if bool(rule.expression.names & late) is derived]
-
     def _broken_late(self, config: Config) -> tuple[str, ...]:
         """The rules about derived values that are broken."""
-        late = self._rules(derived=True)
-        if not late:
+        if not self._late:
             return ()
         names = self._names(config.values)
         settings = self.settings(config)
-        wanted = frozenset[str]().union(*(rule.expression.names for rule in late))
+        wanted = frozenset[str]().union(*(rule.expression.names for rule in self._late))
         for name in wanted & self._derived.keys():
             names[name] = self._derived[name](settings)
-        broken = (rule.broken(names) for rule in late if rule.expression.names <= names.keys())
+        broken = (
+            rule.broken(names) for rule in self._late if rule.expression.names <= names.keys()
+        )
         return tuple(words for words in broken if words is not None)
 
     def _place(self, config: Config) -> tuple[int, ...]:

@@ -154,14 +154,10 @@ class Config:
     """One validated point of a space, read-only, knobs in alphabetical order."""
 
     values: Mapping[str, Value]
-    _digest: str = field(init=False, repr=False)
+    _digest: str = field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
-        values = dict(sorted(self.values.items()))
-        object.__setattr__(self, "values", values)
-        # Kept, because searches look configurations up by the thousand.
-        text = json.dumps(values, separators=(",", ":"))
-        object.__setattr__(self, "_digest", digest(text))
+        object.__setattr__(self, "values", dict(sorted(self.values.items())))
 
     def __getitem__(self, knob: str) -> Value:
         return self.values[knob]
@@ -178,6 +174,11 @@ class Config:
     @property
     def digest(self) -> str:
         """Identity of the point: equal settings have equal digests, 4 and 4.0 and True differ."""
+        # Kept, because searches look configurations up by the thousand; made when first asked
+        # for, because they list more of them than they look up.
+        if not self._digest:
+            text = json.dumps(self.values, separators=(",", ":"))
+            object.__setattr__(self, "_digest", digest(text))
         return self._digest
 
     def __str__(self) -> str:

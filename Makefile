@@ -1,5 +1,6 @@
 # make run    the main job on this machine        make test   the tests
 # make check  everything CI runs                  make clean  remove the environment
+# make slow   tests too long for CI, one after the other
 # make e2e    the service in a browser; it says what it needs, screenshots go to build/e2e
 # make frameworks    each framework's recipe against its own parser, and small searches on CPUs, in
 #             environments in build/frameworks; FRAMEWORKS="megatron sglang" for some of them
@@ -38,13 +39,16 @@ FRAMEWORKS ?= $(shell sed -n 's/^\[\([a-z]*\)\]$$/\1/p' benchmarks/frameworks/en
 TORCHES ?= 2.6.0 2.9.1 $(shell sed -n 's/^torch==//p' constraints.txt)
 LAYOUTS ?= few
 
-.PHONY: run test e2e frameworks torches clusters gpu gpu-wheels check lint types layers docs docs-serve docs-links clean
+.PHONY: run test slow e2e frameworks torches clusters gpu gpu-wheels check lint types layers docs docs-serve docs-links clean
 
 run: $(VENV)/.installed
 	$(BIN)/cclsearch run --objective step_time --trials $(TRIALS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m "not slow"
+
+slow: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest -m slow
 
 e2e: $(VENV)/.installed-dev
 	$(BIN)/pip install --quiet --editable ".[e2e]"

@@ -25,6 +25,7 @@ def module(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_without_a_gpu_every_part_of_the_proof_runs_small_and_the_page_says_what_is_missing(
     tmp_path,

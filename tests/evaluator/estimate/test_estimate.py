@@ -124,16 +124,16 @@ MEASURED = {
     "ffn_size": 704,
     "vocab_size": 2048,
     "sequence_length": 64,
-    "global_batch": 16,
+    "global_batch": 8,
 }
 LAYOUTS = [
-    {"micro_batch": 16},
-    {"micro_batch": 16, "activation_checkpointing": "selective"},
-    {"micro_batch": 16, "compute_precision": "bf16"},
-    {"dp_replicate": 2, "micro_batch": 8},
+    {"micro_batch": 8},
+    {"micro_batch": 8, "activation_checkpointing": "selective"},
+    {"micro_batch": 2, "compute_precision": "bf16"},
+    {"dp_replicate": 2, "micro_batch": 4},
     {"dp_shard": 2, "micro_batch": 2},
-    {"tp": 2, "micro_batch": 16},
-    {"cp": 2, "micro_batch": 16},
+    {"tp": 2, "micro_batch": 8},
+    {"cp": 2, "micro_batch": 8},
     {"pp": 2, "micro_batch": 4},
     {"pp": 2, "micro_batch": 4, "pipeline_schedule": "zbv_zero_bubble"},
 ]

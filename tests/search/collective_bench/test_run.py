@@ -249,6 +249,7 @@ def test_a_machine_that_was_busy_with_other_things_is_warned_of(capsys):
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_all_libraries_take_turns_and_what_they_measured_can_be_compared(bench, cclsearch):
     ended = bench(
         *("all_reduce", *SMALL, "--sync-interval", "5", "--all-comm-adapters", "--csv"),

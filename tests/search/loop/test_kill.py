@@ -205,6 +205,7 @@ def test_a_launch_that_a_kill_interrupts_is_the_only_one_made_again(cclsearch, t
     assert study.launches == launches_on_record(store) + 1
 
 
+@pytest.mark.slow
 def test_a_killed_search_of_real_ranks_repeats_no_finished_launch(cclsearch, tmp_path):
     study = tmp_path / "tiny.toml"
     text = TINY.read_text(encoding="utf-8")

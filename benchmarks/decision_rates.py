@@ -8,9 +8,9 @@ as many series as there are one after the other, each from where the one before 
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from decision_methods import METHODS, RULE, Method, Pair
+from decision_methods import BEYOND, METHODS, PAIRED, RULE, Method, Pair
 from decision_rounds import Kind, NoiseParts, Recording, Shift, Taking, noise_parts, shift
 from scipy import stats
 
@@ -20,6 +20,8 @@ CONFIDENCE = 0.95
 ROUNDS_BEFORE = 10
 ANCHOR = "A"
 CASES: Mapping[str, str] = {"A2": "identical", "B3": "3 % slower", "B10": "10 % slower"}
+SLOWED = (1.0, 1.03, 1.05, 1.1, 1.2)
+"""What the steps of the identical job are multiplied by: differences that are known exactly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +77,8 @@ class Quality:
     noise: NoiseParts
     shifts: Mapping[str, Shift]
     outcomes: Mapping[str, Mapping[str, Outcomes]]
+    slowed: Mapping[str, Mapping[float, Outcomes]]
+    """Of the identical job, its steps multiplied."""
 
 
 def quality(source: str, recording: Recording) -> Quality:
@@ -98,7 +102,20 @@ def quality(source: str, recording: Recording) -> Quality:
             else {}
             for method in METHODS
         },
+        slowed={
+            method.name: {
+                by: outcomes(method, [slowed(r, by) for r in rounds], "A2") for by in SLOWED
+            }
+            for method in (PAIRED, BEYOND)
+            if method.most <= len(rounds)
+        },
     )
+
+
+def slowed(taking: Taking, ratio: float) -> Taking:
+    """The round with the steps of the identical job multiplied."""
+    job = taking["A2"]
+    return {**taking, "A2": replace(job, steps_s=tuple(step_s * ratio for step_s in job.steps_s))}
 
 
 def outcomes(method: Method, rounds: Sequence[Taking], name: str) -> Outcomes:

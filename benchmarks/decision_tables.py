@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from decision_methods import PAIRED
-from decision_rates import CASES, Outcomes, Quality
+from decision_methods import PAIRED, RULE
+from decision_rates import CASES, SLOWED, Outcomes, Quality
 from decision_repeats import Repeats
 from decision_rounds import NoiseParts
 
@@ -38,7 +38,8 @@ def print_quality(found: Quality) -> None:
     print_noise(found.noise)
     print_rates(found.outcomes)
     print_verdicts(found.outcomes[PAIRED.name])
-    print_targets(found.outcomes[PAIRED.name])
+    print_slowed(found.slowed)
+    print_targets(found.slowed.get(PAIRED.name, {}))
 
 
 def print_noise(noise: NoiseParts) -> None:
@@ -49,7 +50,7 @@ def print_noise(noise: NoiseParts) -> None:
     print(f"  of it between         {between}; within {noise.within:.2%} (a step {noise.step:.2%})")
     if noise.detectable is not None:
         shown = f"{noise.detectable - 1:.2%}"
-        print(f"  10 rounds would show  {shown} with 80 % power, without a margin")
+        print(f"  {RULE.max_rounds} rounds would show  {shown} with 80 % power")
 
 
 def print_rates(methods: Mapping[str, Mapping[str, Outcomes]]) -> None:
@@ -77,18 +78,32 @@ def print_verdicts(jobs: Mapping[str, Outcomes]) -> None:
         print(f"  {CASES[job]:{LEFT}}{shares}   {series}")
 
 
-def print_targets(jobs: Mapping[str, Outcomes]) -> None:
+def print_slowed(methods: Mapping[str, Mapping[float, Outcomes]]) -> None:
+    """What is claimed of the identical job, its steps multiplied."""
+    heads = "".join(f"{'equal' if by == 1 else f'{by - 1:.0%} slower':>13}" for by in SLOWED)
+    print(f"\n  {'steps multiplied, claimed:':{LEFT}}{heads}   launches a side")
+    for name, found in methods.items():
+        shares = "".join(f"{found[by].claimed.share:>13.1%}" for by in SLOWED)
+        launches = " / ".join(f"{found[by].launches_a_side:.3g}" for by in SLOWED)
+        print(f"  {name:{LEFT}}{shares}   {launches}")
+
+
+def print_targets(found: Mapping[float, Outcomes]) -> None:
     """Whether the search's own decision is as good as it is meant to be."""
-    if not jobs:
+    if not found:
         return
-    false, three, ten = jobs["A2"].claimed, jobs["B3"].slow, jobs["B10"].slow
-    print(f"\n  {PAIRED.name}, within 10 launches a side")
-    for words, rate, met in (
-        ("false claims at most 1 %", false, false.share <= 0.01),
-        ("sees 10 % in at least 95 %", ten, ten.share >= 0.95),
-        ("sees 3 % in at least 80 %", three, three.share >= 0.80),
-    ):
-        print(f"  {words:{LEFT}}{rate!s:>21} {'(met)' if met else '(missed)'}")
+    false = found[1.0].claimed
+    print(f"\n  {PAIRED.name}, within {RULE.max_rounds} launches a side")
+    print(f"  {'false claims at most 1 %':{LEFT}}{false!s:>21} {_met(false.share <= 0.01)}")
+    for by, least in LEAST_SEEN.items():
+        seen = found[by].slow
+        words = f"sees {by - 1:.0%} in at least {least:.0%}"
+        print(f"  {words:{LEFT}}{seen!s:>21} {_met(seen.share >= least)}")
 
 
+def _met(is_met: bool) -> str:
+    return "(met)" if is_met else "(missed)"
+
+
+LEAST_SEEN = {1.03: 0.4, 1.05: 0.7, 1.1: 0.95}
 SAID = (Verdict.SLOW, Verdict.FAST, Verdict.SAME, Verdict.UNDECIDED)

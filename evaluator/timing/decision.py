@@ -82,11 +82,13 @@ class DecisionRule:
     all looks together; fewer than `min_rounds` then decide only a difference far larger than the
     noise. Without it the evidence is looked at once. Where several candidates are compared with one
     anchor, a claim that one is faster or slower may err less often than an interval: `claim_alpha`.
+    It says that the difference exceeds `claim_margin`, by default the margin.
     """
 
     margin: float = 0.02
     alpha: float = 0.05
     claim_alpha: float | None = None
+    claim_margin: float | None = None
     min_rounds: int = 4
     max_rounds: int = 24
     look_often: bool = True
@@ -101,6 +103,11 @@ class DecisionRule:
     def band(self) -> float:
         """Log ratio of the margin."""
         return math.log1p(self.margin)
+
+    @property
+    def claim_band(self) -> float:
+        """Log ratio that a claim has to exceed."""
+        return self.band if self.claim_margin is None else math.log1p(self.claim_margin)
 
     @property
     def claims_err(self) -> float:
@@ -216,7 +223,7 @@ def chance_of_claim(
     _, wide, _ = _boundaries(count, count - 1 + freedom, rule)
     mean = (math.fsum(made) + ahead * belief.log_ratio) / count
     spread = ahead / count * math.hypot(belief.error, sd / math.sqrt(ahead))
-    needed = -rule.band - wide * sd
+    needed = -rule.claim_band - wide * sd
     return NormalDist(mean, spread).cdf(needed) if spread > 0 else float(mean < needed)
 
 
@@ -228,7 +235,7 @@ def p_value(found: Comparison, rule: DecisionRule) -> float | None:
     """
     if found.ratio is None or found.noise is None:
         return None
-    beyond = abs(math.log(found.ratio)) - rule.band
+    beyond = abs(math.log(found.ratio)) - rule.claim_band
     if found.noise == 0:
         return 0.0 if beyond > 0 else 1.0
     count = found.round_count
@@ -322,7 +329,10 @@ def _decided(rounds: Sequence[Round], rule: DecisionRule, noise: Noise | None) -
         )
     verdict, reason = _judge(interval, rule, len(rounds))
     if verdict is not Verdict.UNDECIDED:
-        veto = _veto(rounds, interval, rule)
+        claims = verdict is not Verdict.SAME
+        veto = _veto(rounds, interval.beyond(rule) if claims else 0.0)
+        if claims and _means_contradict(rounds, interval, rule):
+            veto = "centre_disagreement"
         verdict, reason = (Verdict.UNDECIDED, veto) if veto else (verdict, reason)
     return Comparison(
         verdict=verdict,
@@ -348,6 +358,10 @@ class _Interval:
     sd: float
     freedom: int
 
+    def beyond(self, rule: DecisionRule) -> float:
+        """By how much the interval for claims clears what a claim has to exceed."""
+        return abs(self.mean) - self.wide - rule.claim_band
+
 
 def _interval(logs: Sequence[float], rule: DecisionRule, noise: Noise | None) -> _Interval | None:
     count = len(logs)
@@ -367,7 +381,7 @@ def _interval(logs: Sequence[float], rule: DecisionRule, noise: Noise | None) ->
 
 def _is_plain(interval: _Interval, rule: DecisionRule) -> bool:
     """Whether a difference is so large that it needs no more rounds; no noise at all is chance."""
-    return rule.look_often and interval.sd > 0 and abs(interval.mean) - interval.wide > rule.band
+    return rule.look_often and interval.sd > 0 and interval.beyond(rule) > 0
 
 
 def _boundaries(count: int, freedom: int, rule: DecisionRule) -> Iterator[float]:
@@ -387,15 +401,13 @@ def _level(count: int, alpha: float, rule: DecisionRule) -> float:
 
 
 def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict, str]:
-    band = rule.band
-    if interval.mean + interval.wide < -band:
-        return Verdict.FAST, "paired_interval_clears_band"
-    if interval.mean - interval.wide > band:
-        return Verdict.SLOW, "paired_interval_clears_band"
-    if abs(interval.mean) + interval.narrow <= band:
+    if abs(interval.mean) + interval.narrow <= rule.band:
         return Verdict.SAME, "paired_interval_inside_band"
+    if interval.beyond(rule) > 0:
+        verdict = Verdict.FAST if interval.mean < 0 else Verdict.SLOW
+        return verdict, "paired_interval_clears_band"
     if count >= rule.max_rounds:
-        known = abs(interval.mean) > interval.half
+        known = abs(interval.mean) > interval.wide
         return Verdict.UNDECIDED, "direction_known_size_unclear" if known else "budget_exhausted"
     if _is_futile(interval, rule, count):
         return Verdict.UNDECIDED, "noise_exceeds_band"
@@ -405,24 +417,21 @@ def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict
 def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:
     """Whether all rounds together would leave it open, even if luck hid one standard error."""
     error = interval.sd / math.sqrt(count)
-    outside = abs(interval.mean) + error - rule.band
+    outside = abs(interval.mean) + error - rule.claim_band
     inside = rule.band - max(abs(interval.mean) - error, 0.0)
     freedom = interval.freedom + rule.max_rounds - count
     _, wide, narrow = (interval.sd * each for each in _boundaries(rule.max_rounds, freedom, rule))
     return wide > outside and narrow > inside
 
 
-def _veto(rounds: Sequence[Round], interval: _Interval, rule: DecisionRule) -> str | None:
+def _veto(rounds: Sequence[Round], spare: float) -> str | None:
     """Why a verdict must not stand although the interval speaks for it.
 
     A doubt that is worth less than what the interval leaves to spare changes nothing.
     """
-    spare = max(abs(interval.mean) - interval.wide - rule.band, 0.0)
     last = rounds[-1]
     if last.candidate.late_shift + last.anchor.late_shift > spare:
         return "not_steady"
-    if _means_contradict(rounds, interval, rule):
-        return "centre_disagreement"
     return "order_effect" if _order_effect(rounds) > spare else None
 
 
@@ -432,7 +441,7 @@ def _means_contradict(rounds: Sequence[Round], interval: _Interval, rule: Decisi
     if not all(value is not None and _usable(value) for value in values):
         return False
     other = statistics.fmean(_logs(rounds, lambda launch: launch.mean))
-    return abs(other) > rule.band and abs(interval.mean) > rule.band and other * interval.mean < 0
+    return abs(other) > rule.band and other * interval.mean < 0
 
 
 def _order_effect(rounds: Sequence[Round]) -> float:

@@ -76,6 +76,7 @@ class Terms:
         return replace(
             rule,
             margin=rule.margin if self.margin is None else self.margin,
+            claim_margin=rule.claim_margin if self.margin is None else self.margin,
             alpha=rule.alpha if self.alpha is None else self.alpha,
         )
 

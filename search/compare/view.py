@@ -90,6 +90,8 @@ def why_words(compared: ComparisonRow, of: Comparisons) -> str:
     if compared.detail is not None:
         return compared.detail
     match found.reason:
+        case "paired_interval_clears_band" if of.rule.claim_margin == 0:
+            return "the whole interval lies on one side of 1"
         case "paired_interval_clears_band":
             return f"the whole interval is beyond the margin of {format_percent(of.rule.margin)}"
         case "paired_interval_inside_band":

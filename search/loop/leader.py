@@ -60,15 +60,18 @@ def race_rule(measure: Measure) -> DecisionRule:
     return _rule(measure, LEAST_RACE_ROUNDS, measure.race_rounds)
 
 
-STRICTER = 5
+STRICTER = 12
 """How many times less often than `alpha` a claim in the final may err: several trials are compared
 with the seed, and of all announced winners hardly any should be wrong."""
 
 
 def claim_rule(measure: Measure) -> DecisionRule:
-    """Return the rule for the final claim: new launches only."""
+    """Return the rule for the final claim: new launches only.
+
+    It claims any difference that is sure; what lies within the margin is the same.
+    """
     rule = _rule(measure, max(measure.confirm_rounds, 1), measure.max_confirm_rounds)
-    return replace(rule, claim_alpha=measure.alpha / STRICTER)
+    return replace(rule, claim_alpha=measure.alpha / STRICTER, claim_margin=0.0)
 
 
 def _rule(measure: Measure, least: int, most: int) -> DecisionRule:

@@ -121,10 +121,12 @@ def noise_words(noise: Noise, measure: Measure) -> str:
     words = f"rounds of equal launches differ by {format_percent(noise.sd)} (standard deviation)"
     ratio = detectable(noise, rule)
     if ratio is None or ratio > USELESS_RATIO:
-        return f"{words}; {rule.max_rounds} rounds cannot show a difference; {REMEDY}"
+        rounds = format_count(rule.max_rounds, "round")
+        return f"{words}; {rounds} cannot show a difference; {REMEDY}"
+    shown = format_count(rule.max_rounds, "round shows", "rounds show")
     if ratio > 2:
-        return f"{words}; {rule.max_rounds} rounds show no difference below {ratio:.1f}x; {REMEDY}"
-    return f"{words}; {rule.max_rounds} rounds show differences from {format_percent(ratio - 1)}"
+        return f"{words}; {shown} no difference below {ratio:.1f}x; {REMEDY}"
+    return f"{words}; {shown} differences from {format_percent(ratio - 1)}"
 
 
 def race_words(race: Race) -> str:

@@ -53,7 +53,7 @@ def test_known_slowdowns_are_found_without_the_round_of_a_failed_launch(quality)
 
 
 def test_paired_rounds_see_a_slowdown_through_drift_and_claim_none_where_there_is_none(quality):
-    jobs = quality["outcomes"]["paired, margin 1 %"]
+    jobs = quality["outcomes"]["paired, as in the final"]
     assert jobs["A2"]["claimed"]["share"] == 0
     assert jobs["B3"]["verdicts"]["slow"]["share"] == 1
     assert jobs["B10"]["verdicts"]["slow"]["share"] == 1

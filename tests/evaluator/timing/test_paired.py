@@ -116,6 +116,30 @@ def test_a_claim_may_err_less_often_than_the_interval_beside_it():
 
 
 @pytest.mark.parametrize(
+    ("candidate", "claim_alpha", "verdict", "reason"),
+    [
+        # Mean log ratio -0.0287, interval [-0.047, -0.010]: faster, if not surely by the margin.
+        ([0.96, 0.97, 0.975, 0.98], None, FAST, "paired_interval_clears_band"),
+        # At t(3, 99.9 %) = 10.2 the interval reaches beyond 0.
+        ([0.96, 0.97, 0.975, 0.98], 0.002, UNDECIDED, "budget_exhausted"),
+        # Half a per cent faster beyond doubt, which is within the margin of two.
+        ([0.995, 0.9951, 0.9949, 0.995], None, SAME, "paired_interval_inside_band"),
+        ([0.9, 1.1, 0.9, 1.1], None, UNDECIDED, "budget_exhausted"),
+    ],
+)
+def test_a_claim_of_any_difference_need_not_clear_the_margin(
+    candidate, claim_alpha, verdict, reason
+):
+    rule = replace(ONCE, claim_margin=0.0, claim_alpha=claim_alpha)
+
+    found = compare(candidate, ONES, rule)
+    turned = compare(ONES, candidate, rule)
+
+    assert (found.verdict, found.reason) == (verdict, reason)
+    assert turned.verdict is {FAST: SLOW}.get(verdict, verdict)
+
+
+@pytest.mark.parametrize(
     "wrong", [{"margin": -0.1}, {"alpha": 0.0}, {"alpha": 0.5}, {"min_rounds": 9, "max_rounds": 8}]
 )
 def test_a_rule_that_makes_no_sense_is_refused(wrong):

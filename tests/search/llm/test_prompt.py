@@ -309,7 +309,7 @@ def test_the_noise_of_the_day_is_told_and_no_percentage_is_made_up():
 
     assert "a few percent" not in prompt.system
     assert "- noise: rounds of equal launches differ by " in today
-    assert "; 12 rounds show no difference below 2.7x;" in today
+    assert "; 12 rounds show no difference below 3.1x;" in today
     assert "two single launches (~) show none below" in today
 
 

@@ -175,7 +175,7 @@ def test_the_report_names_the_winner_its_evidence_and_the_next_commands():
         "stopped: why",
         "trials: 3 measured, 0 failed; 15 launches of at most 176, repeats: 12 to confirm",
         "noise: rounds of equal launches differ by 1.3 % (standard deviation); 12 rounds show "
-        "differences from 1.5 %",
+        "differences from 1.7 %",
         "best: trial 1: --n=1",
         "step_time: 1 s, median of 4 launches (95 % interval 0.9871 to 1.013)",
         "against the seed: 2.00x better (95 % interval 2.00x to 2.00x, 4 interleaved rounds)",
@@ -242,7 +242,7 @@ FOUR = "4 interleaved rounds"
         (
             (0.97, 0.98, 0.99, 0.98),
             f"1.020x better (95 % interval 1.007x to 1.034x, {FOUR}), but undecided: "
-            "the difference may be too small to matter",
+            "a claim has to be surer than this interval",
         ),
         (
             (0.5, 0.5),

@@ -197,8 +197,8 @@ def test_the_report_counts_disturbed_launches_of_trials_and_of_re_measuring(fini
 @pytest.mark.parametrize(
     ("sd", "said"),
     [
-        (0.1, "4 rounds show differences from 40.6 %"),
-        (0.5, f"4 rounds show no difference below 5.5x; {REMEDY}"),
+        (0.1, "4 rounds show differences from 56.2 %"),
+        (0.5, f"4 rounds show no difference below 9.3x; {REMEDY}"),
         (2.0, f"4 rounds cannot show a difference; {REMEDY}"),
         (900.0, f"4 rounds cannot show a difference; {REMEDY}"),
     ],

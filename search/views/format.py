@@ -293,6 +293,7 @@ def format_difference(config: Config, base: Config) -> str:
     return " ".join([*changes, *([f"without {dropped}"] if dropped else [])]) or "the same"
 
 
+UNSURE = ("noise_exceeds_band", "budget_exhausted", "interval_too_wide")
 VARIED = "launches vary more than these two differ"
 REASONS = {
     "not_interleaved": "they were not launched in turns, so the machine may have changed between",
@@ -338,11 +339,11 @@ def comparison_words(
 
 def _reason(found: Comparison) -> str:
     """Why a verdict is open; an interval may exclude that both are equal, and yet be no claim."""
-    words = REASONS.get(found.reason, found.reason.replace("_", " "))
     low, high = found.ratio_low, found.ratio_high
-    if words == VARIED and low is not None and high is not None and not low <= 1 <= high:
+    is_clear = low is not None and high is not None and not low <= 1 <= high
+    if is_clear and found.reason in UNSURE:
         return "a claim has to be surer than this interval"
-    return words
+    return REASONS.get(found.reason, found.reason.replace("_", " "))
 
 
 def _evidence(found: Comparison, *, is_time: bool) -> str:

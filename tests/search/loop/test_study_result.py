@@ -259,10 +259,11 @@ def test_a_comparison_is_told_with_its_ratio_interval_and_doubt(candidate, words
     assert comparison_words(decide(rounds, claim_rule(MEASURE))) == words
 
 
-def test_an_interval_that_is_clear_and_yet_no_claim_is_not_said_to_be_noise():
+@pytest.mark.parametrize("reason", ["noise_exceeds_band", "interval_too_wide"])
+def test_an_interval_that_is_clear_and_yet_no_claim_is_not_said_to_be_noise(reason):
     comparison = Comparison(
         verdict=Verdict.UNDECIDED,
-        reason="noise_exceeds_band",
+        reason=reason,
         ratio=0.75,
         ratio_low=0.69,
         ratio_high=0.81,

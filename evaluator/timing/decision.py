@@ -406,12 +406,12 @@ def _judge(interval: _Interval, rule: DecisionRule, count: int) -> tuple[Verdict
     if interval.beyond(rule) > 0:
         verdict = Verdict.FAST if interval.mean < 0 else Verdict.SLOW
         return verdict, "paired_interval_clears_band"
-    if count >= rule.max_rounds:
-        known = abs(interval.mean) > interval.wide
-        return Verdict.UNDECIDED, "direction_known_size_unclear" if known else "budget_exhausted"
-    if _is_futile(interval, rule, count):
-        return Verdict.UNDECIDED, "noise_exceeds_band"
-    return Verdict.UNDECIDED, "interval_too_wide"
+    is_last = count >= rule.max_rounds
+    if not is_last and not _is_futile(interval, rule, count):
+        return Verdict.UNDECIDED, "interval_too_wide"
+    if abs(interval.mean) > interval.wide:
+        return Verdict.UNDECIDED, "direction_known_size_unclear"
+    return Verdict.UNDECIDED, "budget_exhausted" if is_last else "noise_exceeds_band"
 
 
 def _is_futile(interval: _Interval, rule: DecisionRule, count: int) -> bool:

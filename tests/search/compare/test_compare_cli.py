@@ -79,7 +79,7 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
     ("margin", "told"),
     [
         ("0.1", ("is 1.25x faster", "the whole interval is beyond the margin of 10.0 %")),
-        ("0.24", ("looks 1.25x faster", "too few rounds to decide")),
+        ("0.24", ("looks 1.25x faster", "the difference may be too small to matter")),
         ("0.5", ("no difference in practice", "the whole interval is within the margin of 50.0 %")),
     ],
 )

@@ -656,7 +656,7 @@ GROWTH = 2
 """Power of the rounds by which levels grow (alpha spending): most is kept for the end, where it
 separates close sides; sides that differ widely are separated early all the same."""
 KNOWN_LEVELS: Mapping[tuple[float, int, int], float] = {
-    (0.01, 4, 12): 0.0046020507812499995,
+    (0.05 / 12, 4, 12): 0.0017981635199652776,
     (0.05, 2, 4): 0.03238525390625,
     (0.10, 2, 4): 0.0690185546875,
     (0.05, 4, 12): 0.025606282552083335,

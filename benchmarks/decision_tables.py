@@ -80,7 +80,7 @@ def print_verdicts(jobs: Mapping[str, Outcomes]) -> None:
 
 def print_slowed(methods: Mapping[str, Mapping[float, Outcomes]]) -> None:
     """What is claimed of the identical job, its steps multiplied."""
-    heads = "".join(f"{'equal' if by == 1 else f'{by - 1:.0%} slower':>13}" for by in SLOWED)
+    heads = "".join(f"{'equal' if by == 1 else f'{_percent(by)} slower':>13}" for by in SLOWED)
     print(f"\n  {'steps multiplied, claimed:':{LEFT}}{heads}   launches a side")
     for name, found in methods.items():
         shares = "".join(f"{found[by].claimed.share:>13.1%}" for by in SLOWED)
@@ -97,8 +97,12 @@ def print_targets(found: Mapping[float, Outcomes]) -> None:
     print(f"  {'false claims at most 1 %':{LEFT}}{false!s:>21} {_met(false.share <= 0.01)}")
     for by, least in LEAST_SEEN.items():
         seen = found[by].slow
-        words = f"sees {by - 1:.0%} in at least {least:.0%}"
+        words = f"sees {_percent(by)} in at least {100 * least:.0f} %"
         print(f"  {words:{LEFT}}{seen!s:>21} {_met(seen.share >= least)}")
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.0f} %"
 
 
 def _met(is_met: bool) -> str:

@@ -70,10 +70,10 @@ def client_of(model: Model, asker: Asker) -> LlmClient:
         words = error.strerror or error
         raise StudyError(f"{path}: answers cannot be kept there: {words}") from error
     if is_live or not kept:
-        told = settings.llm_settings(model.llm)
+        provider = settings.llm_settings(model.llm)
     else:
-        told = settings.settings_of(model.llm, settings.Secret(token_hex(32), ""), None)
-    return LlmClient(told, KeptAnswers(asker, kept, path, told if is_live else None))
+        provider = settings.settings_of(model.llm, settings.Secret(token_hex(32), ""), None)
+    return LlmClient(provider, KeptAnswers(asker, kept, path, provider if is_live else None))
 
 
 def _read(path: Path) -> Iterator[Kept]:

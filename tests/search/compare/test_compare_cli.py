@@ -76,17 +76,19 @@ def test_people_are_told_who_is_who_then_the_verdict_then_the_evidence(cclsearch
 
 
 @pytest.mark.parametrize(
-    ("margin", "told"),
+    ("margin", "words"),
     [
         ("0.1", ("is 1.25x faster", "the whole interval is beyond the margin of 10.0 %")),
         ("0.24", ("looks 1.25x faster", "the difference may be too small to matter")),
         ("0.5", ("no difference in practice", "the whole interval is within the margin of 50.0 %")),
     ],
 )
-def test_a_difference_has_to_exceed_the_margin_that_is_asked_for(margin, told, cclsearch, recorded):
+def test_a_difference_has_to_exceed_the_margin_that_is_asked_for(
+    margin, words, cclsearch, recorded
+):
     shown = cclsearch("compare", "trial:0", "best", "--margin", margin, "--store", recorded).out
 
-    assert [words for words in told if words not in shown] == []
+    assert [each for each in words if each not in shown] == []
 
 
 def test_explaining_lists_the_rounds(cclsearch, recorded):

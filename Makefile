@@ -22,6 +22,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+# Python compiles a module when it is first imported; pip would compile ten times as many.
+INSTALL := $(BIN)/pip install --quiet --no-compile
 TORCH ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo gpu || echo cpu)
 TRIALS ?= 6
 
@@ -51,7 +53,7 @@ slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
 e2e: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --editable ".[e2e]"
+	$(INSTALL) --editable ".[e2e]"
 	$(BIN)/python -m pytest tests/e2e/journeys.py
 
 frameworks: $(VENV)/.installed
@@ -63,7 +65,7 @@ torches: $(VENV)/.installed
 	$(BIN)/python benchmarks/torches.py $(TORCHES) $(if $(filter all,$(LAYOUTS)),--all)
 
 clusters: $(VENV)/.installed-dev
-	$(BIN)/pip install --quiet --editable ".[kubernetes,psij,ray]"
+	$(INSTALL) --editable ".[kubernetes,psij,ray]"
 	command -v slurmctld slurmdbd > /dev/null \
 	|| $(BIN)/python tests/clusters/slurm_cluster.py install --accounting
 	$(BIN)/python -m pytest -s --timeout 1800 -p no:unraisableexception tests/clusters/*_jobs.py tests/clusters/*_searches.py
@@ -83,7 +85,6 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
-	$(BIN)/mypy --config-file benchmarks/mypy.ini benchmarks
 
 layers: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
@@ -104,23 +105,23 @@ $(VENV)/bin/python:
 # and go on with the build that is there.
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 ifeq ($(TORCH),cpu)
-	$(BIN)/pip install --quiet "$$(grep '^torch==' constraints.txt)+cpu" \
+	$(INSTALL) "$$(grep '^torch==' constraints.txt)+cpu" \
 	|| { echo "No CPU build of torch in your package index; installing the default build." \
 	     "To save gigabytes, add PyTorch's CPU index to pip (see pytorch.org, Get Started)."; \
-	     $(BIN)/pip install --quiet --constraint constraints.txt torch; }
+	     $(INSTALL) --constraint constraints.txt torch; }
 endif
 ifeq ($(TORCH),gpu)
-	$(BIN)/pip install --quiet --constraint constraints.txt torch
+	$(INSTALL) --constraint constraints.txt torch
 endif
 	touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.torch
-	$(BIN)/pip install --quiet --editable ".[builtin]"
+	$(INSTALL) --editable ".[builtin]"
 	touch $@
 
-$(VENV)/.installed-dev: $(VENV)/.installed
-	$(BIN)/pip install --quiet --editable ".[dev]"
-	touch $@
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.torch
+	$(INSTALL) --editable ".[dev]"
+	touch $(VENV)/.installed $@
 
 clean:
 	rm -rf $(VENV)

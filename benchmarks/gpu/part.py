@@ -16,7 +16,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from evaluator.launchers.local import kill_orphans
+from evaluator.launchers.connection import kill_orphans
 from records.study import Environment
 
 MOST_OUTPUT_CHARS = 300

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.space import MAX_POINTS, SAMPLE_COUNT, Space
+from policies.space import MAX_POINTS, Space
 from records.errors import StudyError
 from records.study import MAX_CHOICES, Constraint, Dimension, Range, SearchSpace
 from records.trial import Config
@@ -327,12 +327,15 @@ def test_a_space_too_large_to_list_says_so_at_once():
     assert isinstance(made.check({f"k{n}": 0 for n in range(7)}), Config)
 
 
-def test_of_a_space_too_large_to_list_a_search_chooses_from_a_sample_and_from_neighbours():
+def test_of_a_space_too_large_to_list_a_search_chooses_from_a_sample_and_from_neighbours(
+    monkeypatch,
+):
+    monkeypatch.setattr("policies.space.SAMPLE_COUNT", 1000)
     digits = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(7)]
     made = space(*digits, constraints=["k0 + k1 == 9"])
     zero = made.check({**{f"k{n}": 0 for n in range(7)}, "k1": 9})
 
-    assert len({*made.candidates}) == SAMPLE_COUNT
+    assert len({*made.candidates}) == 1000
     assert all(made.check(config.values) == config for config in made.candidates[:100])
     assert made.candidates == space(*digits, constraints=["k0 + k1 == 9"]).candidates
     near = made.near(zero)

@@ -236,6 +236,7 @@ def test_more_stages_per_rank_cross_more_borders(traced, scheduled):
     assert len(sent) == 3 * len(one_stage.sent("send"))
 
 
+@pytest.mark.slow
 def test_blocks_are_compiled_when_asked(ranks):
     small = TINY | {"layer_count": 1, "hidden_size": 16, "sequence_length": 8}
     plain, compiled = (

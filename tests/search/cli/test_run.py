@@ -103,6 +103,7 @@ def until(process, words):
     raise AssertionError(f"{words!r} never came: {process.stderr.read()}")
 
 
+@pytest.mark.slow
 def test_a_trial_of_real_ranks_trains_the_same_after_another_and_by_its_script_alone(
     here, cclsearch, tmp_path
 ):
@@ -437,6 +438,7 @@ def test_a_finished_search_goes_on_with_more_trials_as_events(here):
     assert told[-1]["winner"] in {0, 1, 2}
 
 
+@pytest.mark.slow
 def test_the_example_of_the_documents_works_as_it_is_typed(tmp_path):
     shutil.copytree(EXAMPLE, tmp_path, dirs_exist_ok=True)
     file = tmp_path / "study.toml"

@@ -295,6 +295,7 @@ def job(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_steps_are_timed_and_compared_on_equal_weights_and_tokens(job, tmp_path):
     line = (str(IN_JOB / "hook_torchtitan.py"), "-m", "torchtitan.train", "--module", "x")
 

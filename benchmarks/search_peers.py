@@ -1,4 +1,4 @@
-"""A peer that strategies are compared with, in addition to those that cclsearch has itself."""
+"""Peers that strategies are compared with, in addition to those that cclsearch has itself."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from optuna.samplers import GPSampler
 from scipy.stats import norm
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -16,7 +17,7 @@ from policies.space import Knob
 from records.study import Study, Value
 from records.trial import Config, History
 from search.strategies.base import Choice, Chooser, Observations
-from search.strategies.tpe import STARTUP
+from search.strategies.tpe import STARTUP, TpeChooser
 
 
 class GpChooser(Chooser):
@@ -71,4 +72,23 @@ def _columns(knob: Knob) -> Mapping[Value | None, Sequence[float]]:
     return found
 
 
-PEERS: Final[Mapping[str, type[Chooser]]] = {GpChooser.name: GpChooser}
+class OptunaGpChooser(TpeChooser):
+    """Optuna's Gaussian process, which is asked as its Parzen estimator is.
+
+    It learns from trials that have every knob, so one without effect has its first choice.
+    """
+
+    name = "optuna-gp"
+
+    def sampler(self, seed: int) -> GPSampler:
+        """Return the sampler that is asked."""
+        return GPSampler(n_startup_trials=0, seed=seed, constraints_func=lambda _trial: ())
+
+    def settings(self, config: Config) -> Mapping[str, Value]:
+        """Return the settings of a tried configuration, those without effect included."""
+        return {knob.name: knob.choices[0] for knob in self.space.knobs} | dict(config.values)
+
+
+PEERS: Final[Mapping[str, type[Chooser]]] = {
+    each.name: each for each in (GpChooser, OptunaGpChooser)
+}

@@ -20,9 +20,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for library in ("OMP", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # noqa: TID251 - before they are loaded
 
-# A deadline would time the machine, not the code. The rest stays as hypothesis chose it: where CI
-# is set it draws the same examples every time.
-settings.register_profile("untimed", parent=settings(), deadline=None)
+# A deadline would time the machine, not the code. Where CI is set, hypothesis draws the same
+# examples every time. Half as many as usual keep the tests short; "thorough" draws 20 times more.
+settings.register_profile("untimed", parent=settings(), deadline=None, max_examples=50)
 settings.register_profile("thorough", parent=settings.get_profile("untimed"), max_examples=1000)
 settings.load_profile("untimed")
 

@@ -4,13 +4,16 @@ import warnings
 from collections.abc import Mapping
 from importlib.util import find_spec
 from random import Random
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from policies.space import Knob, Space
 from records.errors import StudyError
-from records.study import Study
+from records.study import Study, Value
 from records.trial import Config, History
 from search.strategies.base import Choice, Chooser, Estimates, attempted
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
 
 STARTUP: Final = 5
 """Trials before the estimator is used; all but the first are random."""
@@ -52,6 +55,22 @@ class TpeChooser(Chooser):
             return Choice(config=nearest, why="suggested by the Parzen estimator")
         return Choice(config=nearest, why="the nearest to what the Parzen estimator suggested")
 
+    def sampler(self, seed: int) -> "BaseSampler":
+        """Return the sampler that is asked; it finds constraints in the trials that it gets."""
+        from optuna.samplers import TPESampler
+
+        return TPESampler(
+            multivariate=True,
+            group=True,
+            n_startup_trials=0,
+            seed=seed,
+            constraints_func=lambda _trial: (),
+        )
+
+    def settings(self, config: Config) -> Mapping[str, Value]:
+        """Return the settings of a tried configuration that the sampler gets."""
+        return config.values
+
     def _suggestion(self, history: History, seed: int) -> Config:
         """Return the next configuration by Optuna, in all knobs, feasible or not."""
         import optuna
@@ -70,21 +89,13 @@ class TpeChooser(Chooser):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # notes on experimental options
-            sampler = optuna.samplers.TPESampler(
-                multivariate=True,
-                group=True,
-                n_startup_trials=0,
-                seed=seed,
-                constraints_func=lambda _trial: (),  # those below come with their trials
-            )
-            parzen = optuna.create_study(sampler=sampler)
+            parzen = optuna.create_study(sampler=self.sampler(seed))
             for config, (cost, is_barred) in _costs(history).items():
-                places = {name: self._choices[name].index(config[name]) for name in config}
-                used = {name: axes[name] for name in config}
+                settings = self.settings(config)
                 parzen.add_trial(
                     optuna.trial.create_trial(
-                        params=places,
-                        distributions=used,
+                        params={n: self._choices[n].index(v) for n, v in settings.items()},
+                        distributions={name: axes[name] for name in settings},
                         value=cost,
                         system_attrs={"constraints": (float(is_barred),)},
                     )

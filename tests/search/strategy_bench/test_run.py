@@ -46,7 +46,7 @@ def small():
 @pytest.mark.parametrize("strategy", CHOOSERS)
 def test_every_strategy_begins_at_the_seed_and_never_leaves_the_feasible_set(strategy, small):
     ground = Ground(small)
-    for run in run_searches(small, strategy, FEW):
+    for run in run_searches(small, strategy, replace(FEW, seeds=(0,))):
         configs = [step.config for step in run.steps]
         assert configs[0] == ground.seed
         assert len(set(configs)) == len(configs) == 8

@@ -312,6 +312,7 @@ def test_a_search_over_a_script_finds_the_best_configuration(scripted, cclsearch
     assert failed["score"].isna().all()
 
 
+@pytest.mark.slow
 def test_a_second_study_begins_with_the_best_of_the_first_unless_asked_not_to(here):
     search = ("run", "-c", "study.toml", "--strategy", "offline", "--trials")
 

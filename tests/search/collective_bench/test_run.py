@@ -339,6 +339,7 @@ def test_under_torchrun_the_first_rank_alone_speaks_and_writes(start, tmp_path):
 
 
 @needs_mpi
+@pytest.mark.slow
 def test_under_mpirun_it_measures_mpi(start, tmp_path):
     process = start(*mpirun_command(2, BENCH), "scatter", *SMALL, "--csv", "--quiet")
     out, err = process.communicate(timeout=LIMIT_S)
@@ -354,6 +355,7 @@ DIED = (
 )
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_in_the_middle_leaves_its_rows_and_the_reason(start, tmp_path):
     process = start(*DIED, "--max-size", "64M", "--iters", "100")
     csv = tmp_path / "out" / "all_reduce.csv"

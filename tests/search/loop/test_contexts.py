@@ -544,6 +544,7 @@ def test_a_context_in_which_nothing_is_possible_is_a_fault_of_its_own(cclsearch,
     assert ended.out.splitlines()[1].startswith("big: invalid_config: ")
 
 
+@pytest.mark.slow
 def test_a_real_search_for_two_contexts_tells_both(cclsearch, file, policy, tmp_path):
     study = file(f"{SPACE}[[context]]\nname = 'long'\nworkload = {{ sequence_length = 64 }}\n")
     text = study.read_text().replace("self_test_rounds = 1", "self_test_rounds = 0")

@@ -62,6 +62,7 @@ def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_
         assert records.find(queued).status == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_search_on_a_cluster_whose_machine_and_nodes_were_lost_goes_on_with_others(tmp_path):
     cluster = '{hosts = ["local", "local"], nodes = 2, test_nodes = false}'
     configured(tmp_path, f'launcher = "ssh"\ncluster = {cluster}\n')

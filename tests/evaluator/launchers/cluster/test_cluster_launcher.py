@@ -277,6 +277,7 @@ def test_nodes_that_came_by_ipv6_meet_there_over_the_same_network(tmp_path):
     assert [(launched.folder / f"node{n}").read_text() for n in (0, 1)] == ["::1 lo\n"] * 2
 
 
+@pytest.mark.slow
 def test_a_killed_agent_leaves_no_process_and_the_next_launch_has_new_nodes(
     launch, two_nodes, job_of, tmp_path
 ):

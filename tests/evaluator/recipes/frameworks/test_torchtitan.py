@@ -312,5 +312,6 @@ def test_steps_are_timed_and_compared_on_equal_weights_and_tokens(job, tmp_path)
     assert "enable=False, enable_profiling=False, enable_wandb=False" in printed[0]
 
 
+@pytest.mark.slow
 def test_a_shard_has_the_weights_of_its_place_in_the_whole(job):
     assert job("-c", SHARDED) == "0.02\n"

@@ -56,7 +56,7 @@ class TpeChooser(Chooser):
         return Choice(config=nearest, why="the nearest to what the Parzen estimator suggested")
 
     def sampler(self, seed: int) -> "BaseSampler":
-        """Return the sampler that is asked; it finds constraints in the trials that it gets."""
+        """Return Optuna's sampler; past trials carry the constraints that they broke."""
         from optuna.samplers import TPESampler
 
         return TPESampler(
@@ -68,7 +68,7 @@ class TpeChooser(Chooser):
         )
 
     def settings(self, config: Config) -> Mapping[str, Value]:
-        """Return the settings of a tried configuration that the sampler gets."""
+        """Return the settings of a tried configuration that the sampler learns from."""
         return config.values
 
     def _suggestion(self, history: History, seed: int) -> Config:

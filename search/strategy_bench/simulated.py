@@ -96,8 +96,8 @@ def simulate(
 ) -> Simulated:
     """Search a landscape from `start`; `chooser` takes the place of the study's strategy.
 
-    With `for_all_trials` a search goes on although no more gain is expected. A strategy that asks a
-    model takes a `client`.
+    With `for_all_trials` a search continues even when no further gain is expected. A strategy that
+    asks a model takes a `client`.
     """
 
     def model(study: Study, _notice: Callable[[str], None]) -> "LlmClient":

@@ -142,7 +142,7 @@ def test_a_crash_is_told_as_that_configuration_s_own(together, step):
 def test_a_hang_ends_the_turns_of_all(together):
     hanging = misbehaving(PLAIN, what="sleep")
 
-    hung, innocent = together(PLAIN, SHARDED, recipe=hanging, hang_after_s=1)
+    hung, innocent = together(PLAIN, SHARDED, recipe=hanging, hang_after_s=2)
 
     assert hung.kind is FailureKind.HANG
     assert innocent.kind is FailureKind.INFRASTRUCTURE
@@ -170,7 +170,7 @@ def test_waiting_at_a_gate_is_no_hang(together):
     """The other one's warm-up takes longer than a rank may be silent in a step."""
     slow = OtherEntry("bad_entries:slow", only=SHARDED)
 
-    outcomes = together(PLAIN, SHARDED, recipe=slow, warmup_steps=10, hang_after_s=1)
+    outcomes = together(PLAIN, SHARDED, recipe=slow, warmup_steps=30, hang_after_s=4)
 
     assert all(isinstance(outcome, Measured) for outcome in outcomes), outcomes
 

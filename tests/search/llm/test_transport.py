@@ -194,7 +194,7 @@ def test_a_reply_that_only_pings_is_given_up():
         Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         url = f"http://127.0.0.1:{server.server_port}"
         key = Secret(LLM_KEY)
-        settings = LlmSettings(api_key=key, base_url=url, attempts=1, timeout_s=0.3)
+        settings = LlmSettings(api_key=key, base_url=url, attempts=1, timeout_s=1)
         with closing(client_of(settings)) as client:
             found, _ = client.ask(PROMPT, lambda draft: draft)
         server.shutdown()

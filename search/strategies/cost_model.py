@@ -7,7 +7,7 @@ memory, whose error they show.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import scipy
@@ -130,7 +130,10 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prospects:
-    """Expected losses with their deviations, and chances to run, for each configuration."""
+    """Expected losses with their deviations, and chances to run, for each configuration.
+
+    The last forecast is the one without the estimate.
+    """
 
     configs: Sequence[Config]
     forecasts: Sequence[Forecast]
@@ -140,6 +143,10 @@ class Prospects:
     def believed(self) -> Forecast:
         """What the forecaster expects that is believed most."""
         return max(self.forecasts, key=lambda each: each.weight)
+
+    def without_estimate(self) -> "Prospects":
+        """Return what is expected by measured trials alone."""
+        return replace(self, forecasts=(replace(self.forecasts[-1], weight=1.0),))
 
     def log_gains(self, best: int) -> Floats:
         """Return logarithms of expected improvement on a configuration, times the chance to run."""

@@ -3,13 +3,14 @@
 The expectation is an analytic estimate, calibrated on measured trials, as far as trials confirm it.
 A Gaussian process over the knobs learns its errors, another one which configurations fail. The
 untried configuration with the largest expected improvement comes next; without an estimate, the
-first few are spread over the choices of all knobs.
+first few are spread over the choices of all knobs. Where nothing is expected to be gained, what
+looks best without the estimate comes next: it may be wrong where nothing was measured.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from random import Random
 from statistics import fmean
@@ -117,7 +118,7 @@ class HybridChooser(Chooser):
             if earlier.best is None or len(earlier.measured) < LEARNED_FROM:
                 return None
             before = worth_trying(study, earlier, untried(self.space, earlier))
-            expected = math.expm1(math.exp(self._options(study, earlier, before).log_gains.max()))
+            expected = self._options(study, earlier, before).largest_gain
             if expected >= worth:
                 return None
             gain = gain or expected
@@ -150,6 +151,10 @@ class HybridChooser(Chooser):
         if not note and not self._expects(study, history, known, best):
             return self._spread(study, history, left, known, count)
         options = self._options(study, history, left)
+        is_estimated = len(options.prospects.forecasts) > 1
+        if is_estimated and options.largest_gain < WORTH * study.measure.margin:
+            options = options.without_estimate()
+            note = note or "by measured trials alone, as the estimate expects no gain"
         order = self._order(options)[: min(count, MOST_CANDIDATES)]
         return tuple(
             _choice(options.prospects, options.known, best, place + 1, note) for place in order
@@ -181,8 +186,7 @@ class HybridChooser(Chooser):
         prospects = forecaster.prospects(known, [best, *pool], chances)
         learned = learned_constraints(self.space, history, study.revoked)
         doubtful = [any(each.breaks(c) is not None for each in learned) for c in pool]
-        log_gains = prospects.log_gains(0)[1:] + np.log(np.where(doubtful, DOUBTFUL, 1.0))
-        return _Options(known, prospects, log_gains)
+        return _Options(known, prospects, np.where(doubtful, DOUBTFUL, 1.0))
 
     def _order(self, options: "_Options") -> Sequence[int]:
         """Return places in the pool by gain; among almost equal ones the nearest to the best."""
@@ -253,11 +257,25 @@ class HybridChooser(Chooser):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Options:
-    """What is expected of the best and of a pool, by what is known, and the pool's gains."""
+    """What is expected of the best and of a pool, by what is known, and how far it is trusted."""
 
     known: Observations
     prospects: Prospects
-    log_gains: Floats
+    trust: Floats
+
+    @property
+    def log_gains(self) -> Floats:
+        """Logarithms of the improvements that are expected of the pool."""
+        return self.prospects.log_gains(0)[1:] + np.log(self.trust)
+
+    @property
+    def largest_gain(self) -> float:
+        """The largest of them, as a share of the best."""
+        return math.expm1(min(math.exp(self.log_gains.max()), 700.0))
+
+    def without_estimate(self) -> "_Options":
+        """Return what is expected by measured trials alone."""
+        return replace(self, prospects=self.prospects.without_estimate())
 
 
 def _choice(

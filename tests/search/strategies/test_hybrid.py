@@ -233,6 +233,17 @@ def test_a_search_ends_when_no_launch_is_expected_to_gain_anything():
     assert words.startswith("nothing is left to gain: the most promising of 36 untried")
 
 
+def test_where_the_estimate_expects_no_gain_measured_trials_alone_choose():
+    chooser, history = searched(12)
+    blind = HybridChooser(SPACE, unknown).choose(STUDY, history)
+
+    chosen = chooser.choose(STUDY, history)
+
+    assert chosen.config == blind.config
+    assert "by measured trials alone, as the estimate expects no gain" in chosen.why
+    assert "alone" not in blind.why
+
+
 def test_a_search_goes_on_until_three_launches_after_the_first_five_gained_nothing():
     chooser, history = searched(12)
     ends = [

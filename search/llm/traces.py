@@ -118,5 +118,5 @@ def _shown(topic: TraceTopic, found: OpenTraces) -> Iterator[str]:
 def _lines_of(blocks: Iterable[Block]) -> Iterator[str]:
     """Yield the lines of blocks; the cells of tables have no control characters."""
     for block in blocks:
-        lines = block_lines(block, LINE_CHARS)
+        lines = [line.replace(view.HAS_ALL, "") for line in block_lines(block, LINE_CHARS)]
         yield from lines if isinstance(block, Table) else (one_line(e, LINE_CHARS) for e in lines)

@@ -524,7 +524,7 @@ class ConfirmationPlan:
             )
             race = judge_race(self._repeats, series, self._scoring, self._measure)
             broke = challenger.ordinal in unreliable(self.runner.repeats(Purpose.RACE, series))
-            settled = race is not None and _is_settled(race.comparison, count >= least)
+            settled = race is not None and _is_settled(race.comparison, is_long=count >= least)
             if not fits or broke or settled or not (leads or _is_ahead(race)):
                 break
         if race is not None and len(self.runner.recorded) > launch_count:
@@ -575,7 +575,7 @@ class ConfirmationPlan:
         return self._measure.confirm_rounds * (entrant_count + 2 * held_out)
 
 
-def _is_settled(found: Comparison, is_long: bool) -> bool:
+def _is_settled(found: Comparison, *, is_long: bool) -> bool:
     """Whether further rounds are not needed; in a race that is not long, for a plain difference."""
     return found.settled and (is_long or found.verdict in (Verdict.FAST, Verdict.SLOW))
 

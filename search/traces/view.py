@@ -82,6 +82,10 @@ def _text(text: str) -> Paragraph:
     return Paragraph(text=text)
 
 
+HAS_ALL = "; --json has all"
+"""Ends a line that says what was left out, for readers at a terminal."""
+
+
 def _left_out(count: int, words: str) -> list[Block]:
     return [_text(f"{count} {words}")] if count > 0 else []
 
@@ -101,9 +105,7 @@ def breakdown(found: OpenTraces) -> list[Block]:
         ),
         rows=tuple(_parts_row(name, of) for name, of in (*shown, ("mean", split.mean))),
     )
-    left_out = _left_out(
-        len(split.by_rank) - len(shown), "more ranks are in the mean; --json has all"
-    )
+    left_out = _left_out(len(split.by_rank) - len(shown), f"more ranks are in the mean{HAS_ALL}")
     return [table, *left_out, *map(_text, (*_sum_words(split.mean), *_idle_words(found)))]
 
 
@@ -162,7 +164,7 @@ def collectives(found: OpenTraces) -> list[Block]:
         rows=tuple(map(_size_row, groups[:MOST_SIZES])),
         yielding=frozenset({len(headings) - 1}),
     )
-    left_out = _left_out(len(groups) - MOST_SIZES, "more kinds and sizes; --json has all")
+    left_out = _left_out(len(groups) - MOST_SIZES, f"more kinds and sizes{HAS_ALL}")
     note = "time and bandwidth are medians without waiting; waited is per call and rank"
     return [table, *left_out, _text(note), *_traffic(found)]
 
@@ -278,7 +280,7 @@ def kernels(found: OpenTraces, top: int = MOST_KERNELS) -> list[Block]:
         yielding=frozenset({5}),
     )
     rest = format_percent(sum(row.share for row in rows[top:]))
-    left_out = _left_out(len(rows) - top, f"more names with {rest} of the time; --json has all")
+    left_out = _left_out(len(rows) - top, f"more names with {rest} of the time{HAS_ALL}")
     return [table, *left_out, *map(_text, _launch_words(found))]
 
 
@@ -354,7 +356,7 @@ def _attribution_table(
     rest = format_percent(sum(row.share for row in rows[top:]))
     return [
         table,
-        *_left_out(len(rows) - top, f"more rows with {rest} of the time; --json has all"),
+        *_left_out(len(rows) - top, f"more rows with {rest} of the time{HAS_ALL}"),
     ]
 
 
@@ -392,7 +394,7 @@ def changes(found: JobDifference, top: int) -> Iterator[list[Block]]:
             rest = format_time_change(sum(each.change_s for each in moved[most:]))
             table = _change_table(heading, moved[:most])
             more = len(moved) - most
-            words = f"{rest} by {more} more; --json has all"
+            words = f"{rest} by {more} more{HAS_ALL}"
             yield [table, *([_text(words)] if more > 0 else [])]
 
 

@@ -95,6 +95,13 @@ def test_every_question_is_answered_in_a_few_fenced_lines(searched, question):
     assert len(answer) < ANSWER_CHARS
 
 
+def test_what_is_left_out_is_counted_without_the_words_for_a_terminal(searched):
+    answer = searched.answer(TraceTopic.KERNELS, 0)
+
+    assert "3 more names with 2.7 % of the time\n" in answer
+    assert "--json" not in answer
+
+
 def test_the_best_trial_is_meant_where_none_is_named(searched):
     assert "trial 2, kernels" in searched.answer(TraceTopic.KERNELS)
     assert "from trial 0 to trial 2" in searched.answer(TraceTopic.DIFFERENCE, None, 0)

@@ -494,10 +494,16 @@ class _Launch:
 def _unpack(files: BinaryIO, folder: Path) -> None:
     """Put the files that a node sent into the folder of the job; they may hold anything."""
     files.seek(0)
-    left_bytes = DISK_BYTES
+    left_bytes, root = DISK_BYTES, folder.resolve()
+    # Python has tar filters only from 3.11.4 on.
     with suppress(tarfile.TarError), tarfile.open(fileobj=files) as tar:
         for member in tar:
             left_bytes -= member.size
-            if member.isreg() and left_bytes >= 0:
-                with suppress(tarfile.FilterError):  # it leads out of the folder
-                    tar.extract(member, folder, filter="data")
+            packed = tar.extractfile(member) if member.isreg() and left_bytes >= 0 else None
+            if packed is not None:
+                with suppress(ValueError, FileExistsError, IsADirectoryError, NotADirectoryError):
+                    path = (root / member.name).resolve()
+                    path.relative_to(root)  # raises where it leads out of the folder
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("wb") as file:
+                        shutil.copyfileobj(packed, file)

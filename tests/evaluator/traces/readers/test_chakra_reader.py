@@ -299,7 +299,8 @@ def test_no_node_starts_before_what_it_waits_for_and_no_stream_runs_two(tmp_path
 
 def test_a_trace_that_pytorch_and_its_converter_wrote_is_read(tmp_path, recorded_data):
     with tarfile.open(recorded_data / "traces/et/chakra_feeder_tests_trace.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # from 3.11.4 on
+        packed.extractall(tmp_path)
 
     traces = read_folder(tmp_path)
     (trace,) = traces.ranks

@@ -468,7 +468,7 @@ class _Launch:
         for node in self._nodes.values():
             if node.files is not None:
                 with node.files:
-                    _unpack(node.files, self._place.workdir)
+                    unpack(node.files, self._place.workdir)
         ends = [node.ended for node in self._nodes.values() if node.ended is not None]
         first = self._first_failed.ended if self._first_failed is not None else None
         reason: Reason = "finished" if first is None else first.reason
@@ -491,7 +491,7 @@ class _Launch:
         )
 
 
-def _unpack(files: BinaryIO, folder: Path) -> None:
+def unpack(files: BinaryIO, folder: Path) -> None:
     """Put the files that a node sent into the folder of the job; they may hold anything."""
     files.seek(0)
     left_bytes, root = DISK_BYTES, folder.resolve()

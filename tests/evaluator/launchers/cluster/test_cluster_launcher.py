@@ -1,10 +1,12 @@
 """Jobs on two nodes, which are two agents on this machine: whole, failing, hanging, killed."""
 
+import io
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import time
 from contextlib import closing
 from dataclasses import fields, replace
@@ -15,7 +17,7 @@ import pytest
 
 from evaluator.failures.classify import classify
 from evaluator.launchers.cluster.allocation import Allocation
-from evaluator.launchers.cluster.launcher import ClusterLauncher
+from evaluator.launchers.cluster.launcher import ClusterLauncher, unpack
 from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.schedulers.ssh import Ssh
 from evaluator.ports import Job
@@ -305,7 +307,7 @@ HOLD_A_SEARCH = """
 import sys
 from pathlib import Path
 from evaluator.launchers.cluster.allocation import Allocation
-from evaluator.launchers.cluster.launcher import ClusterLauncher
+from evaluator.launchers.cluster.launcher import ClusterLauncher, unpack
 from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.schedulers.ssh import Ssh
 from evaluator.ports import Job
@@ -337,3 +339,24 @@ def test_a_killed_search_leaves_no_process_on_any_node(launch_environment, tmp_p
 
     assert len(sleeping) == 4
     assert ended(below)
+
+
+def test_files_of_a_node_stay_in_the_folder_of_the_job(tmp_path):
+    folder, sent = tmp_path / "job", io.BytesIO()
+    folder.mkdir()
+    (folder / "way").symlink_to(tmp_path)
+    names = ("../up", str(tmp_path / "absolute"), "way/through", "nul\0b", "log", "log/in", "a/trace")
+    with tarfile.open(fileobj=sent, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        for name in names:
+            member = tarfile.TarInfo(name)
+            member.size = 2
+            tar.addfile(member, io.BytesIO(b"ok"))
+
+    unpack(sent, folder)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["job"]
+    assert not (folder / "link").exists()
+    assert (folder / "log").read_bytes() == (folder / "a/trace").read_bytes() == b"ok"

@@ -307,7 +307,7 @@ HOLD_A_SEARCH = """
 import sys
 from pathlib import Path
 from evaluator.launchers.cluster.allocation import Allocation
-from evaluator.launchers.cluster.launcher import ClusterLauncher, unpack
+from evaluator.launchers.cluster.launcher import ClusterLauncher
 from evaluator.launchers.cluster.nodes import Nodes
 from evaluator.launchers.cluster.schedulers.ssh import Ssh
 from evaluator.ports import Job

@@ -28,13 +28,14 @@ from evaluator.recipes.builtin import BuiltinRecipe
 from records.machine import Conditions
 from records.study import Launch, Measure, Study
 from records.trial import Config, Measured, Outcome
+from search.loop.races import MOST_TURNS
 from search.study.study_file import builtin_defaults, builtin_study
 
 HERE = Path(__file__).parent
 ENTRY_MODULE = "slowed_training"
 SLOWDOWN = "slowed_by_percent"
 RANKS = 2
-STEPS = 20
+STEPS = MOST_TURNS
 
 
 class Slowable(BuiltinRecipe):

@@ -143,10 +143,6 @@ def _collective(found: Exposure, ranks_per_node: int | None) -> CollectiveTime:
     )
 
 
-TURNS = 20
-"""Steps of a launch that takes turns. With 12, a round of equal jobs varied by 3.3 % instead of
-2.8 %, so that 1.4 times as many rounds were needed; 1.8 % belongs to the launch itself."""
-
 LauncherFactory: TypeAlias = Callable[[], Launcher]
 """Makes a launcher that can run a job in parallel with others."""
 
@@ -196,12 +192,11 @@ class TrialEvaluator:
     ) -> tuple[Outcome, ...]:
         """Launch all together and measure them in turns, each in a separate empty folder.
 
-        A turn is one step, and there are `TURNS`, or as many as the steps that a launch may time;
-        none is profiled. When a launch fails, the others are recorded as ended because of it.
-        Raises `ValueError` without a factory of launchers.
+        A turn is one step, and there are as many as the steps that a launch may time; none is
+        profiled. When a launch fails, the others are recorded as ended because of it. Raises
+        `ValueError` without a factory of launchers.
         """
-        measure = study.measure
-        turn_count = max(measure.timed_steps, min(TURNS, measure.max_timed_steps))
+        turn_count = max(study.measure.timed_steps, study.measure.max_timed_steps)
         whole = _fixed_steps(study, turn_count)
         launches = [
             _Launch.of(self._recipe.job(whole, config), workdir)

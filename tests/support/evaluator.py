@@ -107,7 +107,10 @@ class TabularEvaluator:
         seed: int,  # noqa: ARG002 - the port
     ) -> tuple[Outcome, ...]:
         """Give the outcomes of one more launch each, as if they had taken turns."""
-        outcomes = map(self.evaluate, [study] * len(configs), configs, workdirs)
+        measure = replace(study.measure, timed_steps=study.measure.max_timed_steps)
+        outcomes = map(
+            self.evaluate, [replace(study, measure=measure)] * len(configs), configs, workdirs
+        )
         return tuple(_in_turns(outcome) for outcome in outcomes)
 
 

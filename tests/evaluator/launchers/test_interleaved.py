@@ -12,7 +12,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 
-from evaluator.evaluate import TURNS, TrialEvaluator
+from evaluator.evaluate import TrialEvaluator
 from evaluator.launchers.interleaved import VISIBLE_DEVICES, DeviceSlots, device_slots
 from evaluator.launchers.local import LocalLauncher
 from evaluator.ports import Job, JobResult
@@ -23,6 +23,7 @@ from records.trial import Config, Failed, FailureKind, Measured, Stage
 from tests.evaluator.conftest import OtherEntry
 from tests.support import records as testing
 
+TURNS = 20
 PLAIN, SHARDED = Config({"dp_replicate": 2}), Config({"dp_shard": 2})
 
 
@@ -43,7 +44,7 @@ def together(study, launcher, neighbour, tmp_path):
     """Evaluates configurations together, each in a folder that is called by its place."""
 
     def evaluate(*configs, recipe=None, seed=0, on_phase=lambda _: None, **measure):
-        asked = {"profiled_steps": 1, "max_timed_steps": 20} | measure
+        asked = {"profiled_steps": 1, "max_timed_steps": TURNS} | measure
         evaluator = TrialEvaluator(recipe or BuiltinRecipe(), launcher, on_phase, lambda: neighbour)
         folders = [tmp_path / str(place) for place in range(len(configs))]
         for folder in folders:

@@ -240,6 +240,28 @@ def test_launches_that_fit_on_the_machine_take_turns(tabular):
     assert finding.against_seed.round_count == 4
 
 
+@pytest.mark.parametrize(
+    ("step_s", "most_alone", "turn_count"),
+    [
+        (0.5, 20, 40),  # 40 turns take a sixth of the time limit
+        (0.6, 20, 20),
+        (0.5, 200, 40),
+        (0.5, 8, 16),
+        (0.6, 8, 16),
+    ],
+)
+def test_launches_in_turns_time_more_steps_where_steps_are_short(
+    tabular, step_s, most_alone, turn_count
+):
+    measure = replace(TOGETHER, max_timed_steps=most_alone, timeout_s=120.0)
+    study = tabular(seconds(step_s, 0.2), measure=measure)
+
+    study.run()
+
+    final = repeats(study, Purpose.CONFIRM)
+    assert {len(r.outcome.measurement.slowest_rank_s) for r in final} == {turn_count}
+
+
 class Traced:
     """Ends measured, with a metric that only traces tell."""
 

@@ -409,9 +409,9 @@ def _fastest(
 
     `history` is the one before them. What was shown to be the best in it stays, or else the seed,
     unless another trial is shown to be faster, or equal with less memory or fewer ranks. If neither
-    is shown, a trial better by more than the margin wins over the leader, but not over the seed;
-    such ties are reported. A finalist that failed, other than by infrastructure, wins only when no
-    other is left.
+    is shown, a trial better by more than the margin wins over the leader, but not over the seed,
+    nor over a trial that is shown to be faster than the seed while it is not; such ties are
+    reported. A finalist that failed, other than by infrastructure, wins only when no other is left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
     found = objective_values(launches, scoring).items()
@@ -451,7 +451,19 @@ def _fastest(
     else:
         same = [ordinal for ordinal in ratios if against[ordinal].verdict is Verdict.SAME]
         winner = min([incumbent, *same], key=lambda ordinal: demand(history, ordinal))
-    return _unbeaten(winner, set(sound), launches, scoring, measure)
+    winner = _unbeaten(winner, set(sound), launches, scoring, measure)
+    if winner == SEED or SEED not in sound:
+        return winner
+    shown = {
+        ordinal: found.ratio
+        for ordinal in sound
+        if (found := compared(launches, ordinal, SEED, scoring, measure)).ratio is not None
+        and found.verdict is Verdict.FAST
+    }
+    if not shown or winner in shown:
+        return winner
+    best = min(shown, key=lambda ordinal: (shown[ordinal], ordinal))
+    return _unbeaten(best, set(sound), launches, scoring, measure)
 
 
 def _unbeaten(

@@ -32,15 +32,20 @@ def rounds(times_s, noise, count=4):
     ]
 
 
-def next_round(firsts, launches, noise=0.02, left=40):
-    """The next round of a final of trials that took this long at first, of which 1 led."""
+def leader_of(firsts, noise=0.02, launches=()):
+    """The leader of trials that took this long at first and of which 1 led, after these launches."""
     raced = [
         relaunch(n, firsts[n] * math.exp(noise * NOISE[n][k]), k, purpose=Purpose.RACE)
         for k in range(4)
         for n in (0, 1)
     ]
+    return find_leader(testing.history(*firsts), [*raced, *launches], SCORING, MEASURE)
+
+
+def next_round(firsts, launches, noise=0.02, left=40):
+    """The next round of a final of trials that took this long at first, of which 1 led."""
     final = Final(
-        leader=find_leader(testing.history(*firsts), raced, SCORING, MEASURE),
+        leader=leader_of(firsts, noise),
         first=sorted({launch.ordinal for launch in launches}) or [0, 1],
         launch_count=len(launches) + left,
         scoring=SCORING,
@@ -70,6 +75,29 @@ def test_a_trial_that_may_still_win_is_launched_beside_the_leader_without_a_deci
 
     assert next_round((3.0, 1.0, 1.01), final, noise=0.04) == (1, 2)
     assert next_round((3.0, 1.0, 1.30), final, noise=0.04) == ()
+
+
+def in_rounds(ordinal, time_s, numbers, noise=0.04):
+    """Launches of one trial in rounds of the final."""
+    return [
+        relaunch(ordinal, time_s * math.exp(noise * NOISE[ordinal][n]), n, series=SERIES)
+        for n in numbers
+    ]
+
+
+def test_a_trial_that_is_not_shown_to_beat_the_seed_does_not_win_over_one_that_is():
+    firsts = (3.0, 1.0, 1.0)
+    # Ahead of the first in four rounds, and of the seed in three: too few.
+    launches = [
+        *in_rounds(0, 3.0, range(4)),
+        *in_rounds(1, 1.0, range(5)),
+        *in_rounds(2, 0.96, range(1, 5)),
+    ]
+    more = [*in_rounds(0, 3.0, (5,)), *in_rounds(2, 0.96, (5,))]
+
+    assert leader_of(firsts, launches=launches).history.incumbent == 1
+    assert next_round(firsts, launches) == (0, 1, 2)
+    assert leader_of(firsts, launches=[*launches, *more]).history.incumbent == 2
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def rounds(times_s, noise, count=4):
 
 
 def leader_of(firsts, noise=0.02, launches=()):
-    """The leader of trials that took this long at first and of which 1 led, after these launches."""
+    """The leader of trials that took this long at first, of which 1 led, after these launches."""
     raced = [
         relaunch(n, firsts[n] * math.exp(noise * NOISE[n][k]), k, purpose=Purpose.RACE)
         for k in range(4)

@@ -454,12 +454,7 @@ def _fastest(
     winner = _unbeaten(winner, set(sound), launches, scoring, measure)
     if winner == SEED or SEED not in sound:
         return winner
-    shown = {
-        ordinal: found.ratio
-        for ordinal in sound
-        if (found := compared(launches, ordinal, SEED, scoring, measure)).ratio is not None
-        and found.verdict is Verdict.FAST
-    }
+    shown = _shown_faster(sound, SEED, launches, scoring, measure)
     if not shown or winner in shown:
         return winner
     best = min(shown, key=lambda ordinal: (shown[ordinal], ordinal))
@@ -470,16 +465,27 @@ def _unbeaten(
     winner: int, others: Set[int], launches: Sequence[Repeat], scoring: Scoring, measure: Measure
 ) -> int:
     """Return the winner, or who was shown to be faster than it in later rounds, and so on."""
-    faster = {
-        ordinal: found.ratio
-        for ordinal in others - {winner}
-        if (found := compared(launches, ordinal, winner, scoring, measure)).ratio is not None
-        and found.verdict is Verdict.FAST
-    }
+    faster = _shown_faster(others - {winner}, winner, launches, scoring, measure)
     if not faster:
         return winner
     best = min(faster, key=lambda ordinal: (faster[ordinal], ordinal))
     return _unbeaten(best, others - {winner}, launches, scoring, measure)
+
+
+def _shown_faster(
+    others: Iterable[int],
+    anchor: int,
+    launches: Sequence[Repeat],
+    scoring: Scoring,
+    measure: Measure,
+) -> dict[int, float]:
+    """Return who was shown to be faster than the anchor, with its ratio to it."""
+    return {
+        ordinal: found.ratio
+        for ordinal in others
+        if (found := compared(launches, ordinal, anchor, scoring, measure)).ratio is not None
+        and found.verdict is Verdict.FAST
+    }
 
 
 def compared(

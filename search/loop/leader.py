@@ -409,9 +409,10 @@ def _fastest(
 
     `history` is the one before them. What was shown to be the best in it stays, or else the seed,
     unless another trial is shown to be faster, or equal with less memory or fewer ranks. If neither
-    is shown, a trial better by more than the margin wins over the leader, but not over the seed,
-    nor over a trial that is shown to be faster than the seed while it is not; such ties are
-    reported. A finalist that failed, other than by infrastructure, wins only when no other is left.
+    is shown, a trial better by more than the margin wins over the leader, but not over the seed;
+    such ties are reported. A trial that was not shown to be faster than the seed never wins over
+    one that was. A finalist that failed, other than by infrastructure, wins only when no other is
+    left.
     """
     admissible = {trial.ordinal for trial in history.admissible}
     found = objective_values(launches, scoring).items()

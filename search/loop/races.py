@@ -275,7 +275,7 @@ TURNS_SHARE = 1 / 6
 
 
 def in_turns(study: Study, step_s: float) -> Study:
-    """Return the study of launches that take turns; `step_s` is of the slowest.
+    """Return the study of launches that take turns; a step of the slowest takes `step_s` seconds.
 
     They time `MOST_TURNS` steps, or `LEAST_TURNS` where steps are long, but no more than twice as
     many as a launch alone may.

@@ -330,6 +330,7 @@ def test_a_space_too_large_to_list_says_so_at_once():
 def test_of_a_space_too_large_to_list_a_search_chooses_from_a_sample_and_from_neighbours(
     monkeypatch,
 ):
+    monkeypatch.setattr("policies.space.MAX_POINTS", 2000)
     monkeypatch.setattr("policies.space.SAMPLE_COUNT", 1000)
     digits = [Dimension(name=f"k{n}", range=Range(low=0, high=9)) for n in range(7)]
     made = space(*digits, constraints=["k0 + k1 == 9"])

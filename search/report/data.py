@@ -277,15 +277,31 @@ RACE = "races with the seed would tell (cclsearch race)"
 
 def undecided_line(finding: StudyResult, history: History) -> str | None:
     """Return that nothing was decided against the seed, and what would help; else None."""
-    same = {n for knob in finding.inert for n in knob.ordinals if finding.winner in knob.ordinals}
+    same = _same_work(finding)
     others = [n for n in finding.not_ruled_out if n not in same and n not in finding.unlikely]
     if finding.winner != 0 and undecided_words(finding):
         return f"trial {finding.winner} is not shown to be faster or slower than the seed; {REMEDY}"
-    if finding.winner == 0 and others:
-        return f"nothing is shown to be faster than the seed, but {listed(others)} may be; {RACE}"
+    ahead = sorted(_ahead_of_seed(finding))
+    if finding.winner == 0 and (ahead or others):
+        looks = "looks faster" if len(ahead) == 1 else "look faster" if ahead else "may be"
+        named = listed(ahead or others)
+        return f"nothing is shown to be faster than the seed, but {named} {looks}; {RACE}"
     if finding.winner != 0 and finding.against_seed is None and _is_measured(history.find(0)):
         return f"trial {finding.winner} was not compared with the seed; {RACE}"
     return None
+
+
+def _ahead_of_seed(finding: StudyResult) -> list[int]:
+    """Return what looks faster than a seed that wins, by its interval, the fastest first."""
+    if finding.winner != 0:
+        return []
+    low = {n: finding.against[n].ratio_low or 0.0 for n in finding.ties if n in finding.against}
+    ahead = [n for n in low if low[n] > 1 and n not in _same_work(finding)]
+    return sorted(ahead, key=lambda n: -low[n])
+
+
+def _same_work(finding: StudyResult) -> set[int]:
+    return {n for knob in finding.inert for n in knob.ordinals if finding.winner in knob.ordinals}
 
 
 def _is_measured(trial: Trial | None) -> bool:
@@ -293,6 +309,8 @@ def _is_measured(trial: Trial | None) -> bool:
 
 
 def _against_seed(finding: StudyResult, history: History) -> str:
+    if finding.winner == 0 and undecided_line(finding, history):
+        return "the best is the seed itself, so far undecided"
     if finding.winner == 0:
         return "the seed is itself the best"
     seed = history.find(0)
@@ -382,6 +400,7 @@ def _next_commands(finding: StudyResult, record: StudyRecord) -> Sequence[str]:
         return (f"cclsearch trial show {study_id} {launched[0] if launched else 0}",)
     return (
         f"cclsearch best {study_id} --format args",
+        *(f"cclsearch race {study_id} {ordinal} 0" for ordinal in _ahead_of_seed(finding)[:1]),
         *(
             [f"cclsearch replay {study_id} --mode measure --trial all"]
             if {*finding.not_ruled_out} - {*finding.unlikely}

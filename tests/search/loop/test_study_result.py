@@ -126,6 +126,18 @@ def test_re_measured_values_decide_and_the_seed_gives_way_only_to_what_is_shown(
     assert winner == 0 or finding.against_seed.verdict is Verdict.FAST
 
 
+def test_a_seed_that_something_else_looks_faster_than_is_no_decided_best():
+    """The rounds of a real search: 15 % faster, but a claim has to be surer than 95 %."""
+    slower, faster = (1.0,) * 6, (0.982, 0.800, 0.884, 0.849, 0.887, 0.844)
+
+    reported = lines(found(past := testing.history(1.0, 0.9), repeats(slower, faster)), past)
+
+    ahead = "nothing is shown to be faster than the seed, but trial 1 looks faster"
+    assert any(line.startswith(f"undecided: {ahead}") for line in reported)
+    assert "against the seed: the best is the seed itself, so far undecided" in reported
+    assert any("cclsearch race 20260101-000000-aaaa 1 0" in line for line in reported)
+
+
 def test_a_trial_that_the_noise_hides_and_the_final_did_not_launch_is_not_ruled_out():
     history = testing.history(3.0, 1.0, 1.02, 9.0)
     without_noise = found(testing.history(3.0, 1.0, 1.02), repeats((3.0,) * 4, (1.0,) * 4))

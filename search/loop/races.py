@@ -434,11 +434,9 @@ class ConfirmationPlan:
             self.runner.launched(Purpose.CONFIRM, series)
         )
         affordable = launch_count // self._measure.confirm_rounds
-        # Where nothing can be claimed, or the noise is unknown, the best two are launched again;
-        # and so is a pair that `cclsearch race` was asked to compare.
+        # Where nothing can be claimed, or the noise is unknown, the best two are launched again.
         is_open = affordable > FINALISTS - 1 and leader.noise is None
-        is_race = self.runner.study.replay_of is not None and len(recorded) == 2
-        most = 2 if affordable < LEAST_ENTRANTS or is_open or is_race or leader.front else 1
+        most = 2 if affordable < LEAST_ENTRANTS or is_open or leader.front else 1
         first = [trial.ordinal for trial in leader.history.ranked[:most]]
         if SEED not in first and any(trial.ordinal == SEED for trial in leader.history.measured):
             first.append(SEED)

@@ -101,8 +101,10 @@ def race_study(row: StudyRow, ordinals: tuple[int, int], store: Store) -> Study:
             raise StudyError(
                 f"trial {ordinal} of study {row.id} {why}; a race needs two measured trials"
             )
+    # Where the noise is unknown the final launches the best two, so it launches both.
     measure = replace(
         row.study.measure,
+        self_test_rounds=0,
         race_ratio=1.0,
         race_rounds=0,
         confirm_top=2,

@@ -145,7 +145,8 @@ def run(job_path: str) -> int:
 
     def work(numbers: RankNumbers, progress: Progress) -> None:
         job = read_job(Path(job_path))
-        progress.memory_limited = job.memory_budget_bytes is not None
+        is_host = job.device is DeviceKind.CPU
+        progress.memory_limited = is_host and job.memory_budget_bytes is not None
         _run_job(open_context(numbers, job), Path.cwd(), progress)
 
     return record_failure(work)

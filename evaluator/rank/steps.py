@@ -227,8 +227,17 @@ _GROUP_BYTES = 4 << 20  # threads and buffers of a process group, with some to s
 _THREAD_ATTRIBUTES_BYTES = 64  # the largest pthread_attr_t of the 64-bit platforms
 
 
+class _Heap(ctypes.Structure):
+    """What glibc's `mallinfo` returns: ten numbers, the ninth is what free blocks hold."""
+
+    _fields_ = (("_", ctypes.c_uint * 8), ("free_bytes", ctypes.c_uint), ("_top", ctypes.c_uint))
+
+
 class HostMemory:
-    """The memory that this process adds to what it had when the rank began.
+    """The memory that this process adds to what it used when the rank began.
+
+    Blocks that were free by then, as compiling modules leaves them in the process that a rank is
+    forked from, are not counted as used: a rank that fills them takes memory like any other.
 
     The budget is a soft limit on the data segment (RLIMIT_DATA): private writable pages,
     counted when they are mapped. So it also counts thread stacks and freed blocks that the
@@ -238,17 +247,20 @@ class HostMemory:
     """
 
     def __init__(self) -> None:
+        libc = ctypes.CDLL(None)
+        libc.malloc_trim(0)
         # A forked child inherits its parent's peak; this sets it to what is resident now.
         _CLEAR_REFS.write_text(_RESET_PEAK, encoding="ascii")
         self._own_at_start_bytes = status_bytes("VmRSS") - status_bytes("RssFile")
-        self._mapped_at_start_bytes = status_bytes("VmData")
+        libc.mallinfo.restype = _Heap
+        self._used_at_start_bytes = status_bytes("VmData") - libc.mallinfo().free_bytes
 
     @contextmanager
     def budget(self, budget_bytes: int) -> Iterator[None]:
-        """Limit the block to what was mapped at the start, the budget, and some to spare."""
+        """Limit the block to what was used at the start, the budget, and some to spare."""
         _shrink_thread_stacks()
         limits = resource.getrlimit(resource.RLIMIT_DATA)
-        soft = self._mapped_at_start_bytes + budget_bytes + _UNUSED_BYTES
+        soft = self._used_at_start_bytes + budget_bytes + _UNUSED_BYTES
         resource.setrlimit(resource.RLIMIT_DATA, (soft, limits[1]))
         try:
             yield

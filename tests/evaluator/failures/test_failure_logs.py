@@ -256,6 +256,20 @@ def test_a_thread_that_cannot_start_lacks_memory_only_under_a_limit_on_it(text):
     assert meaning(text).kind is FailureKind.INFRASTRUCTURE
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DefaultCPUAllocator: can't allocate memory: you tried to allocate 720896 bytes",
+        "std::bad_alloc",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 1.00 GiB for an array",
+    ],
+)
+def test_a_rank_with_a_memory_budget_is_not_said_to_have_used_the_memory_of_its_machine(text):
+    assert meaning(text).why == "host memory ran out"
+    limited = meaning(text, memory_limited=True)
+    assert (limited.kind, limited.why) == ("out_of_memory", "its memory budget ran out")
+
+
 @given(text=st.sampled_from(RULES).flatmap(lambda rule: st.from_regex(rule.pattern)))
 def test_no_text_that_a_rule_matches_is_passed_over(text):
     assert meaning(text) is not None

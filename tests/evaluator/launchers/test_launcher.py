@@ -76,7 +76,7 @@ def test_nothing_of_a_job_is_kept_not_even_children_in_sessions_of_their_own(
             "ask for too much",
             2,
             "out_of_memory",
-            "rank 1 in timed: host memory ran out, 1 GiB asked for: RuntimeError",
+            "rank 1 in timed: its memory budget ran out, 1 GiB asked for: RuntimeError",
         ),
     ],
 )

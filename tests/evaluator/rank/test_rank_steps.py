@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -128,3 +130,48 @@ def test_a_device_whose_energy_cannot_be_read_has_none(library, uuid, monkeypatc
 
     assert energy_j(torch.device("cuda")) is None
     assert energy_j(torch.device("cpu")) is None
+
+
+FILL_THE_BUDGET = """
+import ctypes, json, os
+from evaluator.rank.steps import HostMemory
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+BLOCK = 1 << 16
+
+def blocks(count):
+    for _ in range(count):
+        if not (block := libc.malloc(BLOCK)):
+            return
+        ctypes.memset(block, 1, BLOCK)
+        yield block
+
+def fill(freed_bytes):
+    freed = list(blocks(freed_bytes // BLOCK))
+    libc.malloc(BLOCK)  # what is freed below it stays in the heap
+    for block in freed:
+        libc.free(block)
+    memory = HostMemory()
+    with memory.budget(32 << 20):
+        taken_bytes = BLOCK * sum(1 for _ in blocks(10_000))
+    return taken_bytes, memory.peak_bytes()
+
+for freed_bytes in (0, 24 << 20):
+    if os.fork() == 0:
+        print(json.dumps(fill(freed_bytes)), flush=True)
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_rank_gets_no_more_of_its_budget_where_blocks_were_free_when_it_began():
+    """The process that ranks are forked from has free blocks where it compiled their modules."""
+    done = subprocess.run(
+        [sys.executable, "-c", FILL_THE_BUDGET], capture_output=True, text=True, check=True
+    )
+
+    (taken, peak), after_others = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (taken, peak) == (pytest.approx(48 << 20, rel=0.05), pytest.approx(taken, rel=0.05))
+    assert after_others == [pytest.approx(taken, rel=0.05), pytest.approx(peak, rel=0.05)]

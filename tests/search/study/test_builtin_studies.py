@@ -67,7 +67,7 @@ def test_before_torch_2_9_cpu_ranks_have_no_shards_and_a_search_starts_without_t
     assert len(space.feasible) > 30
     assert is_feasible_seed(FIRST, study.workload, study.usable_environment, space)
     stages = {"dp_replicate": 2, "dp_shard": 1, "tp": 1, "pp": 2, "pipeline_schedule": "1f1b"}
-    asked = {**stages, "micro_batch": 2, "activation_checkpointing": "none"}
+    asked = {**stages, "micro_batch": 4, "activation_checkpointing": "none"}
     assert isinstance(space.check(asked), Config) is (release == (2, 9))
 
 

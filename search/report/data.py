@@ -312,7 +312,7 @@ def _against_seed(finding: StudyResult, history: History) -> str:
     if finding.winner == 0 and undecided_line(finding, history):
         return "the best is the seed itself, so far undecided"
     if finding.winner == 0:
-        return "the seed is itself the best"
+        return f"the seed is itself the best{_over_the_next(finding)}"
     seed = history.find(0)
     if seed is None:
         return "not compared, the seed has not ended"
@@ -325,6 +325,15 @@ def _against_seed(finding: StudyResult, history: History) -> str:
     if finding.confirming.seed_launched:
         return "not compared, no launch of the seed in the final was measured"
     return "not compared, the seed was not launched in the final"
+
+
+def _over_the_next(finding: StudyResult) -> str:
+    """By how much the winner is better than the best of the finalists shown to be worse."""
+    worse = {n: each for n, each in finding.against.items() if each.verdict is Verdict.FAST}
+    if not worse:
+        return ""
+    ordinal, found = max(worse.items(), key=lambda item: item[1].ratio or 0.0)
+    return f", {comparison_words(found, names=('', f'trial {ordinal}'))}"
 
 
 def _other_steps(winner: Trial, history: History) -> str | None:

@@ -236,6 +236,16 @@ def test_the_report_says_why_there_is_no_comparison_with_the_seed(outcomes, word
 FOUR = "4 interleaved rounds"
 
 
+def test_a_seed_that_is_the_best_is_compared_with_the_best_of_those_shown_to_be_worse():
+    """Of two trials in a race, the one that is named first is the seed."""
+    history = testing.history(1.0, 2.0, 3.0)
+
+    reported = lines(found(history, repeats(STEADY, DOUBLE, tuple(3 * s for s in STEADY))), history)
+
+    words = f"2.00x better than trial 1 (95 % interval 2.00x to 2.00x, {FOUR})"
+    assert f"against the seed: the seed is itself the best, {words}" in reported
+
+
 @pytest.mark.parametrize(
     ("candidate", "words"),
     [

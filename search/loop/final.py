@@ -176,7 +176,8 @@ def _favour(history: History, ordinal: int, best: int, measure: Measure) -> floa
 class Final:
     """The final of at most `launch_count` launches after those of `leader`.
 
-    The trials `first` are in its first rounds.
+    The trials `first` are in its first rounds. Where it is a race of two, they are in all of them
+    until these are told apart, or cannot be.
     """
 
     leader: Leader
@@ -184,6 +185,7 @@ class Final:
     launch_count: int
     scoring: Scoring
     measure: Measure
+    is_race: bool = False
 
     def next_round(self, made: Iterable[Repeat]) -> tuple[int, ...]:
         """Return the trials to launch after these launches; none where nothing may change."""
@@ -196,7 +198,8 @@ class Final:
         if rounds and max(rounds) in again:
             return tuple(n for n in _ordinals(rounds[max(rounds)]) if n not in broken)
         done = [n for n in rounds if n not in again and {*first} <= {*_ordinals(rounds[n])}]
-        needed = first if len(done) < self._least_rounds(first) else ()
+        is_open = len(done) < self._least_rounds(first) or self._may_tell_apart(first, launches)
+        needed = first if is_open else ()
         worth = self._worth(launches, broken)
         return tuple(sorted({*needed, *worth}))
 
@@ -210,6 +213,14 @@ class Final:
             return least
         earlier = [each for each in self.leader.history.repeats if each.ordinal in first]
         return least - sum(isinstance(each.outcome, Measured) for each in earlier)
+
+    def _may_tell_apart(self, first: Sequence[int], made: Sequence[Repeat]) -> bool:
+        """Whether this is a race of two trials that further rounds may decide."""
+        if not self.is_race or len(first) != 2:
+            return False
+        a, b = first
+        found = compared(without_replaced(made, self.measure), a, b, self.scoring, self.measure)
+        return not found.settled and found.round_count < claim_rule(self.measure).max_rounds
 
     def _worth(self, made: Sequence[Repeat], broken: Sequence[int]) -> Sequence[int]:
         """Return the trials whose comparison may change what is announced."""

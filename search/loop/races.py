@@ -441,12 +441,14 @@ class ConfirmationPlan:
         if SEED not in first and any(trial.ordinal == SEED for trial in leader.history.measured):
             first.append(SEED)
         front = [ordinal for ordinal in leader.history.front if ordinal not in first]
+        study = self.runner.study
         final = Final(
             leader=leader,
             first=first + front[: max(0, affordable - len(first))],
             launch_count=launch_count,
             scoring=self._scoring,
             measure=self._measure,
+            is_race=study.replay_of is not None and study.budget.trials == 2,
         )
         self._launch_final(final, series, has_time)
         return confirming(self._repeats, series)

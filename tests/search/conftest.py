@@ -84,6 +84,7 @@ class TabularStudy:
     capacity: Capacity = field(default_factory=Capacity)
     study_id: str = "20260101-000000-aaaa"
     nodes: tuple[NodeRecord, ...] = ()
+    replay_of: str | None = None
 
     def __post_init__(self) -> None:
         self.evaluator = TabularEvaluator(
@@ -104,6 +105,7 @@ class TabularStudy:
             budget=self.budget,
             measure=self.measure,
             strategy="coordinate",
+            replay_of=self.replay_of,
         )
 
     def run(self) -> StudyResult:

@@ -1,14 +1,16 @@
 """Which trials the next round of a final launches: those that may change what is announced."""
 
 import math
+from random import Random
 
 import pytest
 
 from evaluator.objective import scoring
+from evaluator.timing.decision import Verdict
 from records.study import Measure, Objective
 from records.trial import Purpose
 from search.loop.final import Final, expected_gain
-from search.loop.leader import find_leader
+from search.loop.leader import compared, find_leader
 from tests.support import records as testing
 from tests.support.search import relaunch, seconds
 
@@ -128,6 +130,40 @@ def test_a_seed_that_nothing_may_beat_is_launched_alone_only_until_its_time_is_k
         made.append(relaunch(0, 1.0, len(made), series=SERIES))
 
     assert len(made) == rounds_made
+
+
+@pytest.mark.parametrize(
+    ("ratio", "noise", "verdict"),
+    [
+        (1.1, 0.02, Verdict.SLOW),
+        (1.04, 0.02, Verdict.SLOW),
+        (1.0, 0.001, Verdict.SAME),
+        (1.0, 0.3, Verdict.UNDECIDED),
+    ],
+    ids=["clear", "less clear", "equal", "hopeless"],
+)
+def test_a_race_goes_on_until_its_trials_are_told_apart_or_cannot_be(ratio, noise, verdict):
+    """Also where the first is the faster, so that no search would launch the other again."""
+    race = Final(
+        leader=find_leader(testing.history(1.0, ratio), [], SCORING, MEASURE),
+        first=(0, 1),
+        launch_count=40,
+        scoring=SCORING,
+        measure=MEASURE,
+        is_race=True,
+    )
+    random, made = Random(1), []
+
+    while ordinals := race.next_round(made):
+        assert ordinals == (0, 1)
+        number = len(made) // 2
+        for ordinal, time_s in enumerate((1.0, ratio)):
+            noisy_s = time_s * math.exp(random.gauss(0, noise))
+            made.append(relaunch(ordinal, noisy_s, number, series=SERIES))
+
+    found = compared(made, 1, 0, SCORING, MEASURE)
+    assert (found.verdict, found.settled) == (verdict, True)
+    assert MEASURE.confirm_rounds <= found.round_count < MEASURE.max_confirm_rounds
 
 
 def test_trials_that_may_well_be_faster_join_the_first_rounds():

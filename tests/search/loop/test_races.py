@@ -87,6 +87,17 @@ def test_two_trials_are_both_launched_where_the_noise_is_unknown_whichever_looks
     assert (finding.winner, finding.against[1].verdict) == (0, Verdict.FAST)
 
 
+def test_a_race_of_two_that_its_first_trial_leads_still_ends_with_which_is_faster(tabular):
+    """What is asked of a race; a search stops where no other can be shown faster than its seed."""
+    measure = replace(NOISE_KNOWN, race_rounds=0, confirm_rounds=4, max_confirm_rounds=12)
+    study = {"measure": measure, "budget": Budget(trials=2)}
+    searched = tabular(noisy(0.5, 0.51, noise=0.01), **study)
+    raced = tabular(noisy(0.5, 0.51, noise=0.01), **study, replay_of="20260101-000000-bbbb")
+
+    assert searched.run().against[1].verdict is Verdict.UNDECIDED
+    assert raced.run().against[1].verdict is Verdict.FAST
+
+
 LUCKY = InTurn((Takes(step_time_s=0.3), Takes(step_time_s=0.5, noise=0.02)))
 BREAKS = InTurn((Takes(step_time_s=0.2), Fails(kind=FailureKind.OUT_OF_MEMORY)))
 

@@ -315,6 +315,8 @@ def test_a_search_over_a_script_finds_the_best_configuration(scripted, cclsearch
 @pytest.mark.slow
 def test_a_second_study_begins_with_the_best_of_the_first_unless_asked_not_to(here):
     search = ("run", "-c", "study.toml", "--strategy", "offline", "--trials")
+    decides = STUDY.replace("confirm_rounds = 1\nmax_confirm_rounds = 1", "confirm_rounds = 3")
+    (here.path / "study.toml").write_text(decides, encoding="utf-8")
 
     here.run(*search, "5")
     second = here.run(*search, "2")

@@ -75,7 +75,7 @@ _ASKED = re.compile(
 
 
 def meaning(text: str, *, memory_limited: bool = False) -> TextRule | None:
-    """Return the first rule that the text matches; a rank with a memory budget has its own."""
+    """Return the first rule that the text of a rank, with a memory budget or without, matches."""
     if memory_limited and _TABLE.limited_memory.pattern.search(text):
         return _TABLE.limited_memory
     lowered = text.lower()

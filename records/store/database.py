@@ -82,7 +82,7 @@ class Database:
         try:
             yield
             self.execute(keep)
-        except BaseException:
+        except BaseException:  # whatever ends it, an interrupt too, is raised again
             if self.connection.in_transaction:
                 self.execute(drop)
             raise

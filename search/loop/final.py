@@ -176,8 +176,8 @@ def _favour(history: History, ordinal: int, best: int, measure: Measure) -> floa
 class Final:
     """The final of at most `launch_count` launches after those of `leader`.
 
-    The trials `first` are in its first rounds. Where it is a race of two, they are in all of them
-    until these are told apart, or cannot be.
+    Its first rounds launch the trials `first`. In a race of two, every round launches both until
+    one is shown to be better, or no further round can show it.
     """
 
     leader: Leader
@@ -215,7 +215,7 @@ class Final:
         return least - sum(isinstance(each.outcome, Measured) for each in earlier)
 
     def _may_tell_apart(self, first: Sequence[int], made: Sequence[Repeat]) -> bool:
-        """Whether this is a race of two trials that further rounds may decide."""
+        """Whether this is a race of two trials that a further round may decide."""
         if not self.is_race or len(first) != 2:
             return False
         a, b = first

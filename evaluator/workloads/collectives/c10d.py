@@ -63,7 +63,7 @@ class C10dAdapter(CommAdapter):
             dist.config.use_torchcomms = True
         try:
             self._join(backend, device, rank, world_size)
-        except BaseException:
+        except BaseException:  # whatever ends it, an interrupt too, is raised again
             self._restore_routing()
             raise
         self._membership = Membership(rank=rank, size=world_size, backend=backend)

@@ -318,8 +318,8 @@ cluster = Cluster(hosts=("local", "local"))
 nodes = Nodes(count=2, ranks_per_node=1)
 allocation = Allocation(Ssh(cluster, {"PATH": path}), cluster, nodes, study_id="s", root=folder)
 launcher = ClusterLauncher(allocation, {"PATH": path}, 1)
-job = Job(argv=("sh", "-c", "touch up$NODE_RANK; sleep 600 & sleep 600"), world_size=2, files={},
-          timeout_s=600)
+job = Job(argv=("sh", "-c", "sleep 600 & echo $! $$ > pids$NODE_RANK; exec sleep 600"),
+          world_size=2, files={}, timeout_s=600)
 (folder / "work").mkdir()
 launcher.run(job, folder / "work", print)
 """
@@ -329,15 +329,16 @@ def test_a_killed_search_leaves_no_process_on_any_node(launch_environment, tmp_p
     asked = [sys.executable, "-c", HOLD_A_SEARCH, str(tmp_path), launch_environment["PATH"]]
     search = psutil.Popen(asked, stdout=subprocess.DEVNULL)
     deadline_s = time.monotonic() + LIMIT_S
-    while len([*tmp_path.glob("work/up*")]) < 2 and time.monotonic() < deadline_s:
+    pids = []
+    while len(pids) < 4 and time.monotonic() < deadline_s:
         time.sleep(0.05)
+        pids = [pid for path in tmp_path.glob("work/pids*") for pid in path.read_text().split()]
     below = search.children(recursive=True)
-    sleeping = [p for p in below if "sleep" in p.name()]
 
     search.send_signal(signal.SIGKILL)
     search.wait()
 
-    assert len(sleeping) == 4
+    assert len({str(process.pid) for process in below} & {*pids}) == 4
     assert ended(below)
 
 

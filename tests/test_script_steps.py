@@ -36,7 +36,7 @@ def run(tmp_path: Path) -> Run:
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=True,
         )
         written = [json.loads(path.read_text()) for path in sorted(traces.glob("steps/*.json"))]

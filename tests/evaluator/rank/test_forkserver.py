@@ -22,7 +22,7 @@ def test_a_module_that_starts_a_thread_is_left_to_the_ranks(tmp_path):
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
 

@@ -229,7 +229,7 @@ def test_ranks_that_are_started_by_hand_meet_in_their_folder_with_their_whole_bu
         env=numbers,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

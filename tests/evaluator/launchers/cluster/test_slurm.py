@@ -46,7 +46,8 @@ TOOL = """\
 #!/bin/sh
 tool=$(basename $0)
 cd FOLDER
-{ printf "%s" $tool; printf " '%s'" "$@"; echo; } >> called
+# In one write: squeue is called while srun begins.
+printf '%s%s\\n' $tool "$(printf " '%s'" "$@")" >> called
 case $tool in
     sbatch) cat >> called ;;
     srun) echo "12.0|n[1-2]|NAME" > squeue.answer

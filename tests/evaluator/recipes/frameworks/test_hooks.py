@@ -135,7 +135,7 @@ def run(tmp_path):
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -78,7 +78,7 @@ def test_a_server_is_loaded_at_each_traffic_point(server_folder):
             stdout=log,
             stderr=log,
             check=True,
-            timeout=60,
+            timeout=240,
         )
     result = JobResult(reason="finished", wall_s=5.0, workdir=server_folder)
 

@@ -58,7 +58,8 @@ def test_before_torch_2_9_cpu_ranks_have_no_shards_and_a_search_starts_without_t
     release, monkeypatch
 ):
     monkeypatch.setattr(builtin, "torch_release", lambda _: release)
-    study = completed(builtin_study(FOUR_CORES))
+    study = builtin_study(FOUR_CORES)
+    study = completed(replace(study, launch=replace(study.launch, memory_budget_bytes=64 << 20)))
     space = space_of(study)
 
     usable = is_feasible_seed("sharded", study.workload, study.usable_environment, space)

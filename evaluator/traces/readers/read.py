@@ -335,7 +335,8 @@ class _ReaderProcess:
         """Kill it, whatever it does."""
         self._process.kill()
         self._process.wait()
-        self._requests.close()
+        with suppress(BrokenPipeError):  # a request it never took is written once more
+            self._requests.close()
         self.replies.close()
 
     def _end_in_words(self) -> str:

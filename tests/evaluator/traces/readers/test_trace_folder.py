@@ -1,11 +1,14 @@
 """A folder of traces is read as one run, and what is not one run is told apart."""
 
+import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import termios
+import time
 from pathlib import Path
 from select import select
 
@@ -261,6 +264,27 @@ def test_a_process_that_is_killed_is_told_with_the_file_it_read(tmp_path):
     with pytest.raises(TraceError, match=r"rank[12]\.json: the process that read it was killed"):
         list(reading)
     assert children() == before
+
+
+def test_a_process_killed_before_its_next_file_is_told_with_that_file(tmp_path):
+    before = children()
+    reading = one_at_a_time(tmp_path)
+    (process,) = children() - before
+    wait_for_reply(process)
+    os.kill(process, signal.SIGKILL)
+    os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    assert next(reading)[0].name == "rank1.json"
+    with pytest.raises(TraceError, match=r"rank2\.json: the process that read it was killed"):
+        next(reading)
+    assert children() == before
+
+
+def wait_for_reply(process):
+    """Until a process has written to its standard output what nobody has read yet."""
+    output = os.open(f"/proc/{process}/fd/1", os.O_WRONLY)
+    while not int.from_bytes(fcntl.ioctl(output, termios.FIONREAD, bytes(4)), sys.byteorder):
+        time.sleep(0.01)
+    os.close(output)
 
 
 def test_processes_end_with_whoever_asked_them(tmp_path):

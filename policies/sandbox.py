@@ -309,6 +309,8 @@ def _run_jails(request: bytes, limits: SandboxLimits) -> list[Ending]:
                 jails.append(_start(request_fd))
         deadline_s = time.monotonic() + _START_TIME_S + limits.wall_time_s
         return _collect(jails, deadline_s, len(jail.READY) + limits.output_bytes + 1)
+    except OSError as error:  # too many processes or files are open
+        raise SandboxUnavailable(f"no process can be started for the policy: {error}") from error
     finally:
         for process in jails:
             process.kill()  # it cannot have children: the filter refuses every way to make one

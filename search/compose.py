@@ -109,8 +109,9 @@ class Backend:
 
 
 def new_study_id() -> str:
-    """Return a name for a new study: its start time, and four letters against collisions."""
-    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    """Return a name for a new study: its start time, and four characters against collisions."""
+    letters = "".join(secrets.choice("0123456789abcdefghjkmnpqrstvwxyz") for _ in range(4))
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{letters}"
 
 
 def resolve_strategy(strategy: str) -> tuple[str, str]:

@@ -187,7 +187,7 @@ class Limits:
         memory_bytes = None if self._maps_freely else self._share_bytes
         return Confinement(
             memory_bytes=memory_bytes,
-            file_bytes=self._disk_bytes,
+            file_bytes=self._disk_bytes * 15 // 16,  # one file too large fails its own write
             cores=self._cores,
             niceness=self._niceness,
         )

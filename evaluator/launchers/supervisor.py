@@ -319,7 +319,7 @@ def _exits(processes: Sequence[Process], ranks: Sequence[int]) -> tuple[RankExit
 
 REQUESTS = 0
 EVENTS = 1
-START_LIMIT_S = 120.0
+START_LIMIT_S = 240.0
 START_POLL_S = 0.05
 
 

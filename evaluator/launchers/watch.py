@@ -58,11 +58,12 @@ class GrowingFile:
 
     def new_lines(self) -> list[bytes]:
         """Lines that are whole now; none where there is no file."""
-        if not self._path.is_file():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._read_bytes)
-            piece = file.read(self._most_bytes)
+        piece = b""
+        with suppress(OSError):  # the job may remove it, or put something else in its place
+            if self._path.is_file():
+                with self._path.open("rb") as file:
+                    file.seek(self._read_bytes)
+                    piece = file.read(self._most_bytes)
         whole, newline, _ = piece.rpartition(b"\n")
         is_full = not newline and len(piece) == self._most_bytes
         self._read_bytes += len(piece if is_full else whole + newline)
@@ -310,7 +311,7 @@ class Watch:
         deadline_s = time.monotonic() + KILL_LIMIT_S
         while orphans := self._left():
             for pid in orphans:
-                os.kill(pid, signal.SIGKILL)  # what is below it comes to us
+                send_signal(pid, signal.SIGKILL)  # what is below it comes to us
             self._serve(END_POLL_S)
             if time.monotonic() > deadline_s:
                 raise TimeoutError(f"process {orphans[0]} was killed and does not end")
@@ -359,7 +360,7 @@ class Watch:
         self._selector.register(descriptor, selectors.EVENT_READ, act)
 
     def _heed(self, owner: int) -> None:
-        request = os.read(owner, LOG_READ_BYTES)
+        request, _, _ = os.read(owner, LOG_READ_BYTES).partition(b"\n")  # the first counts
         self._selector.unregister(owner)
         self._over = JobEnd(**json.loads(request)) if request else JobEnd(reason="launcher_lost")
 
@@ -370,8 +371,8 @@ class Watch:
         process.reap()
 
 
-ANSWER_LIMIT_S = 1.0
-POLL_S = 0.02
+ANSWER_LIMIT_S = 5.0
+POLL_S = 0.1
 SPY_LIMIT_S = 5.0
 SPIED_COUNT = 16
 

@@ -465,5 +465,5 @@ def join_rendezvous(folder: Path, rank: int) -> None:
     tempfile.tempdir = None  # a forked rank inherits that of its parent
     path = folder / RankFile.STACKS.of(rank)
     stacks = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.write(stacks, f"{os.getpid()}\n".encode())
     faulthandler.register(STACKS_SIGNAL, file=stacks, all_threads=True)
+    os.write(stacks, f"{os.getpid()}\n".encode())  # now it may be asked

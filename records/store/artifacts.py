@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -212,7 +212,8 @@ class Artifacts:
             except OSError as error:
                 raise StoreError(f"cannot write {to}: {error.strerror}") from error
             finally:
-                partial.unlink(missing_ok=True)
+                with suppress(OSError):  # where it could not even be opened
+                    partial.unlink()
 
     def check(self, digest: str, size_bytes: int | None = None) -> None:
         """Read a file through; raises `StoreError` when it is missing or not what was kept."""

@@ -49,12 +49,12 @@ class Database:
 
     def _follow(self) -> None:
         """Use the database that replaced this one, if it is complete."""
-        before = self.connection, self.inode
-        self._connect()
-        if self.is_complete:
+        new = Database(self._path)
+        if new.is_complete:  # the old connection ends with the last of its rows
+            self.connection, self.inode = new.connection, new.inode
             self.relax()
         else:
-            self.connection, self.inode = before
+            new.close()
 
     def relax(self) -> None:
         """Do not wait for the disk at each commit: what a crash takes is in the journals."""

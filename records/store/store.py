@@ -150,8 +150,8 @@ class Store(StoredRecords):
     def entries(self, study_id: str) -> Iterator[Entry]:
         """Every change of a study's records, oldest first; raises `StoreError` for damage."""
         path = journal_path(self.root, study_id)
-        self._writer.catch_up(study_id)
         with store_errors(self.root, "read"):
+            self._writer.catch_up(study_id)
             for line in read_journal(path, JournalPosition()):
                 if isinstance(line, DamagedLine):
                     raise StoreError(

@@ -14,7 +14,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import ip_address
@@ -402,7 +402,8 @@ class RemoteStudy:
         except OSError as error:
             raise EnvironmentFault(f"cannot write {to}: {error.strerror}") from error
         finally:
-            part.unlink(missing_ok=True)
+            with suppress(OSError):  # where it could not even be opened
+                part.unlink()
 
     def label(
         self,

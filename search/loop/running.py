@@ -104,13 +104,15 @@ def _contexts(folder: Path) -> list[Path]:
     path = folder / CONTEXTS_FOLDER
     if path.is_symlink() or not path.is_dir():
         return []
-    return [Path(each.path) for each in os.scandir(path) if each.is_dir(follow_symlinks=False)]
+    with os.scandir(path) as entries:
+        return [Path(each.path) for each in entries if each.is_dir(follow_symlinks=False)]
 
 
 def _begun_s(folder: Path) -> float | None:
     """Return when a launch began: its oldest file was written just before."""
-    files = (each for each in os.scandir(folder) if each.is_file(follow_symlinks=False))
-    return min((each.stat(follow_symlinks=False).st_mtime for each in files), default=None)
+    with os.scandir(folder) as entries:
+        files = (each for each in entries if each.is_file(follow_symlinks=False))
+        return min((each.stat(follow_symlinks=False).st_mtime for each in files), default=None)
 
 
 def _last_beat(path: Path) -> tuple[Phase | None, int | None]:

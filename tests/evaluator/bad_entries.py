@@ -80,6 +80,20 @@ def slow(context: RankContext) -> Sums:
     return work
 
 
+def slow_at_first(context: RankContext) -> Sums:
+    """The first step is by far the longest."""
+    work = slow(context)
+    slow_step = work.step
+
+    def step(index: int) -> int:
+        if not index:
+            time.sleep(2)
+        return slow_step(index)
+
+    work.step = step  # type: ignore[method-assign] # the same work, slower
+    return work
+
+
 def fail() -> NoReturn:
     raise ValueError("wrong shape")
 
@@ -148,7 +162,7 @@ def leave_children() -> None:
     """Start a child, one in a session of its own, and a grandchild whose parent has gone."""
     _start(hang)
     _start(hang_in_another_session)
-    _start(_orphan_a_child)
+    os.waitpid(_start(_orphan_a_child), 0)
 
 
 def leave_a_child_and_a_stray_and_hang() -> NoReturn:
@@ -187,12 +201,13 @@ def _orphan_a_child() -> NoReturn:
     os._exit(0)
 
 
-def _start(what: Callable[[], object]) -> None:
+def _start(what: Callable[[], object]) -> int:
     pid = os.fork()
     if pid == 0:
         what()
     with Path("children.txt").open("a", encoding="ascii") as children:
         children.write(f"{pid}\n")
+    return pid
 
 
 def write_much() -> None:

@@ -229,7 +229,7 @@ def job_of() -> Callable[..., Job]:
     def make(
         entry: str,
         *,
-        timeout_s: float = 60,
+        timeout_s: float = 240,
         profiled_steps: int = 0,
         memory_budget_bytes: int | None = None,
         hang_after_s: float | None = None,
@@ -269,7 +269,7 @@ def launch(
 def command(launcher: LocalLauncher, tmp_path: Path) -> Callable[..., Launched]:
     """Launches a shell script as a user's own command of one rank."""
 
-    def run(script: str, *, timeout_s: float = 60, **environment: str) -> Launched:
+    def run(script: str, *, timeout_s: float = 240, **environment: str) -> Launched:
         argv = ("sh", "-c", script)
         job = Job(argv=argv, world_size=1, files={}, timeout_s=timeout_s, environment=environment)
         return Launched.by(launcher, job, tmp_path)

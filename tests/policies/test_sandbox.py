@@ -202,7 +202,7 @@ def test_a_call_leaves_no_descriptor_open():
     before = open_count()
     config_of("return {}")
     refusal_in("while True: pass")
-    assert open_count() == before
+    assert open_count() <= before
 
 
 def test_a_machine_without_a_known_filter_runs_nothing(monkeypatch):
@@ -224,9 +224,13 @@ def test_a_filter_that_does_not_hold_stops_before_the_policy(program, reason, mo
         run_policy(DEFINITION + "    return {}\n", {}, {})
 
 
-def test_an_interpreter_that_does_not_start_is_said(monkeypatch):
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(SandboxUnavailable, match="did not start"):
+@pytest.mark.parametrize(
+    ("executable", "reason"),
+    [("/bin/false", "did not start"), ("/no/python", "no process can be started for the policy")],
+)
+def test_an_interpreter_that_does_not_start_is_said(executable, reason, monkeypatch):
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(SandboxUnavailable, match=reason):
         run_policy("", {}, {})
 
 

@@ -258,9 +258,9 @@ def test_one_endless_operation_that_hears_no_signal_is_stopped():
 
 
 def test_a_policy_cannot_outlast_the_clock_on_the_wall():
-    limits = SandboxLimits(time_s=60, wall_time_s=0.2)
+    limits = SandboxLimits(time_s=60, wall_time_s=1)
     assert refusal_of("while True: pass", limits) == (
-        "no result in time; a policy may take 60 s of processor time and 0.2 s in all, so bound "
+        "no result in time; a policy may take 60 s of processor time and 1 s in all, so bound "
         "every loop and score fewer candidates"
     )
 
@@ -330,7 +330,7 @@ def test_no_process_outlives_its_caller(ending):
         descriptors = [os.pidfd_open(int(pid)) for pid in pids]
         caller.send_signal(ending)
     for descriptor in descriptors:
-        assert select.select([descriptor], [], [], 20)[0] == [descriptor]
+        assert select.select([descriptor], [], [], 60)[0] == [descriptor]
         os.close(descriptor)
 
 

@@ -9,7 +9,7 @@ import math
 import socket
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -240,6 +240,18 @@ def _cut(text: str, chars: int) -> list[str]:
     return [text[start : start + chars] for start in range(0, len(text), chars)]
 
 
+@contextmanager
+def deaf_port(number: int = 0) -> Iterator[int]:
+    """A port of loopback that refuses connections; a server may listen at it, no test is lent it.
+
+    0 is any free one.
+    """
+    with socket.socket() as at:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        at.bind(("127.0.0.1", number))
+        yield at.getsockname()[1]
+
+
 class ScriptedMessagesServer:
     """Serves `POST /v1/messages` while its context is open; past its script it answers 400.
 
@@ -389,7 +401,8 @@ def _handler(server: ScriptedMessagesServer) -> type[BaseHTTPRequestHandler]:
                 server.wait_for_close()
             if reply.dropped or reply.interrupted or reply.stalled:
                 # Without it the client would wait for its own timeout.
-                self.connection.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # a client that has gone
+                    self.connection.shutdown(socket.SHUT_RDWR)
                 self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:

@@ -14,7 +14,7 @@ from records.errors import EnvironmentFault
 
 CCLSEARCH = str(Path(sys.executable).with_name("cclsearch"))
 LIMIT_S = 60
-SEARCH_LIMIT_S = 200
+SEARCH_LIMIT_S = 240
 STUDY = """
 name = "mine"
 [workload]
@@ -108,7 +108,7 @@ class Serving:
         )
         found = re.search(r"http://127\.0\.0\.1:(\d+)/\?token=(\S+)", self._until_link())
         if found is None:
-            raise EnvironmentFault("the service said nothing and ended")
+            raise EnvironmentFault("the service gave no link")
         self.link, self.port, self.token = found[0], int(found[1]), found[2]
         self.client = httpx2.Client(
             base_url=f"http://127.0.0.1:{self.port}/api/v1",
@@ -127,6 +127,7 @@ class Serving:
         while "token=" not in said:
             line = self._said.readline()
             if not line:
+                self._end()
                 raise EnvironmentFault(f"the service ended: {said}")
             said += line
         return said
@@ -146,6 +147,9 @@ class Serving:
     def kill(self) -> None:
         """End it as the kernel does when memory is short."""
         self.client.close()
+        self._end()
+
+    def _end(self) -> None:
         self.kill_only()
         self._process.wait(LIMIT_S)
         self._said.close()
@@ -185,12 +189,12 @@ def searching(store: Path) -> dict[str, list[int]]:
     What a search starts bears its command until it has one of its own: children do not count.
     """
     found: dict[str, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = _words(path.parent)
+            words = _words(process)
             is_search = words[-3:-1] == ["search.cli.run", str(store)]
-            if is_search and _words(_parent(path.parent)) != words:
-                found.setdefault(words[-1], []).append(int(path.parent.name))
+            if is_search and _words(_parent(process)) != words:
+                found.setdefault(words[-1], []).append(int(process.name))
         except OSError:
             continue
     return found

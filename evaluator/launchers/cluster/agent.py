@@ -430,8 +430,14 @@ def _send_files(launch: _Launch, channel: Channel) -> None:
         for parent, _, names in os.walk(launch.folder):
             for name in names:
                 path = Path(parent, name)
-                if stat.S_ISREG(path.lstat().st_mode):
-                    tar.add(path, path.relative_to(launch.folder), recursive=False)
+                try:
+                    file = path.open("rb") if stat.S_ISREG(path.lstat().st_mode) else None
+                except OSError:  # it is gone, or may not be read
+                    continue
+                if file is not None:
+                    with file:
+                        place = path.relative_to(launch.folder)
+                        tar.addfile(tar.gettarinfo(arcname=str(place), fileobj=file), file)
 
 
 def _facts(channel: Channel, meeting: Meeting) -> Message:

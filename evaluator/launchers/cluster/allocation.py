@@ -182,10 +182,12 @@ class Allocation:
     def close(self) -> None:
         """End the job, and return once the scheduler says that it is gone."""
         with self._lock:
-            self._cancel()
-            if self._agents is not None:
-                self._agents.close()
-                self._agents = None
+            try:
+                self._cancel()
+            finally:
+                if self._agents is not None:
+                    self._agents.close()
+                    self._agents = None
             with suppress(OSError):  # it holds what was not cancelled, or was never made
                 if not [*self.folder.glob("*.json")]:
                     shutil.rmtree(self.folder)

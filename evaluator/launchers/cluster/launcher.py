@@ -283,14 +283,17 @@ class _Launch:
                 if stopped.is_set():
                     raise KeyboardInterrupt
                 self._follow()
+            lost = next((node.agent for node in self._nodes.values() if node.is_lost), None)
+            if lost is not None:
+                names = {agent.node for agent in self._nodes}
+                raise self._allocation.give_up(lost, names)
+            return self._ended()
         finally:
             if not all(node.is_over for node in self._nodes.values()):
                 self._abandon()
-        lost = next((node.agent for node in self._nodes.values() if node.is_lost), None)
-        if lost is not None:
-            names = {agent.node for agent in self._nodes}
-            raise self._allocation.give_up(lost, names)
-        return self._ended()
+            for node in self._nodes.values():
+                if node.files is not None:
+                    node.files.close()
 
     def _start(self, environment: Mapping[str, str]) -> None:
         """Ask all nodes to start their ranks."""
@@ -467,8 +470,7 @@ class _Launch:
         """Return how the whole job ended, and have its files in place."""
         for node in self._nodes.values():
             if node.files is not None:
-                with node.files:
-                    unpack(node.files, self._place.workdir)
+                unpack(node.files, self._place.workdir)
         ends = [node.ended for node in self._nodes.values() if node.ended is not None]
         first = self._first_failed.ended if self._first_failed is not None else None
         reason: Reason = "finished" if first is None else first.reason

@@ -101,7 +101,8 @@ def test_a_rank_killed_from_outside_is_told_from_those_that_we_kill(
         if entered == phase:
             os.kill(processes()[KEPT], signal.SIGKILL)
 
-    result = launcher.run(job_of("slow", profiled_steps=1), tmp_path, kill_the_first_rank)
+    job = job_of("misbehave", what="sleep", rank=0, step=STEPS[phase])
+    result = launcher.run(job, tmp_path, kill_the_first_rank)
 
     failed = classify(result)
     assert failed.kind is FailureKind.INFRASTRUCTURE

@@ -119,7 +119,7 @@ def test_a_program_that_is_not_there_is_told_in_the_log(launcher, job_of, tmp_pa
 
 
 def test_a_command_may_clean_up_before_it_is_killed(command):
-    launched = command("trap 'touch cleaned_up; exit 0' TERM; sleep 99 & wait", timeout_s=1)
+    launched = command("trap 'touch cleaned_up; exit 0' TERM; sleep 99 & wait", timeout_s=3)
 
     assert launched.result.reason == "timeout"
     assert (launched.folder / "cleaned_up").exists()
@@ -127,15 +127,15 @@ def test_a_command_may_clean_up_before_it_is_killed(command):
 
 
 @pytest.mark.parametrize(
-    ("script", "reason"),
+    ("script", "reason", "timeout_s"),
     [
-        ("trap '' TERM; {child} sleep 99; sleep 99", "timeout"),
-        ("{child} while [ ! -e children.txt ]; do :; done", "finished"),
+        ("trap '' TERM; {child} sleep 99; sleep 99", "timeout", 3),
+        ("{child} while [ ! -s children.txt ]; do :; done", "finished", 60),
     ],
     ids=["ignores the request", "ends by itself"],
 )
-def test_what_a_command_started_ends_with_it(command, processes, script, reason):
-    launched = command(script.format(child=CHILD_IN_A_SESSION_OF_ITS_OWN), timeout_s=1)
+def test_what_a_command_started_ends_with_it(command, processes, script, reason, timeout_s):
+    launched = command(script.format(child=CHILD_IN_A_SESSION_OF_ITS_OWN), timeout_s=timeout_s)
 
     assert launched.result.reason == reason
     assert launched.result.ranks[0].signal == (signal.SIGKILL if reason == "timeout" else None)

@@ -44,7 +44,7 @@ def test_a_rank_that_hangs_and_hears_no_signal_is_killed(launch, processes):
 
 
 def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, processes):
-    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=2)
+    launched = launch("sleep in another session", step=None, hang_after_s=0.1, timeout_s=6)
 
     assert launched.result.reason == "timeout"
     assert launched.result.heartbeats[1].phase == "setup"
@@ -53,7 +53,7 @@ def test_before_its_steps_a_job_may_be_silent_until_its_time_is_up(launch, proce
 
 
 def test_a_job_that_is_slower_than_the_limit_but_beats_is_no_hang(launcher, job_of, tmp_path):
-    result = launcher.run(job_of("slow", hang_after_s=0.05), tmp_path, print)
+    result = launcher.run(job_of("slow_at_first", hang_after_s=0.05), tmp_path, print)
 
     assert result.reason == "finished"
     assert not list(tmp_path.glob("*.stacks.txt"))

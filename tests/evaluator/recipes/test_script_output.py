@@ -1,6 +1,7 @@
 """What a script leaves, and reports by `cclsearch.steps()`: what of it is believed."""
 
 import gzip
+import re
 import shutil
 import textwrap
 import time
@@ -344,7 +345,7 @@ def test_finished_work_is_measured_although_the_job_did_not_end(tried, script_st
 
     measurement = tried(f"{REPORT}; traces; sleep 60", measure=measure).measurement
 
-    assert "all steps done: no end after 2 s" in measurement.caveats[0]
+    assert re.search(r"all steps done: no end after \d+ s", measurement.caveats[0])
 
 
 @pytest.mark.parametrize(
@@ -361,7 +362,7 @@ def test_a_script_that_will_not_end_is_ended_with_all_it_started(tried, script_s
     echo $! > child; while :; do sleep 0.2; done
     """
 
-    ended = tried(script, measure=replace(script_study().measure, timeout_s=1))
+    ended = tried(script, measure=replace(script_study().measure, timeout_s=3))
 
     assert ended.failure.kind is FailureKind.HANG
     child = int((ended.folder / "child").read_text())
@@ -486,7 +487,7 @@ def test_torch_profiles_the_last_steps_and_its_version_is_recorded(tried):
     measured = tried(
         textwrap.dedent(script),
         config=Config({"dp": 1, "fast": True}),
-        measure=Measure(timeout_s=100, timed_steps=5, profiled_steps=2),
+        measure=Measure(timeout_s=240, timed_steps=5, profiled_steps=2),
     ).outcome
 
     assert measured.measurement.torch_version.startswith("2.")

@@ -68,7 +68,7 @@ def test_the_same_command_launches_the_script_when_it_reports_its_steps(cclsearc
 def test_batch_sizes_are_searched_for_throughput_per_token(cclsearch):
     script = REPORTING.replace("--num-workers", "--batch-size").format(tokens="options.batch_size")
     script = script.replace("parser.parse_args", "options = parser.parse_args")
-    slow = f"import time\n{script}    time.sleep(0.01)\n"
+    slow = f"import time\n{script}    time.sleep(0.03)\n"
     Path("train.py").write_text(slow, encoding="utf-8")
     assert "--batch-size changes the work" in cclsearch("init", "train.py", "-o", "x.toml").out
 

@@ -34,7 +34,7 @@ from tests.support.bench import record
 from tests.support.service import CCLSEARCH, run_cclsearch
 
 SMALL = ("--max-size", "8", "--iters", "20", "--device", "cpu")
-LIMIT_S = 100
+LIMIT_S = 240
 needs_mpi = pytest.mark.skipif(
     availability(AdapterName.MPI) is not None, reason=str(availability(AdapterName.MPI))
 )

@@ -16,10 +16,10 @@ from tests.support.search import (
     CODE,
     LLM_KEY,
     PROMPT,
-    ScriptedMessagesServer,
     ScriptedReply,
     ask,
     client_of,
+    deaf_port,
     dropped_connection,
     event_lines,
     fault,
@@ -89,11 +89,13 @@ def test_a_provider_that_says_not_to_retry_is_not_asked_again():
 
 
 def test_a_refused_connection_is_no_submission():
-    with ScriptedMessagesServer([]) as server:
-        url = server.url
-    settings = LlmSettings(api_key=Secret(LLM_KEY), base_url=url, attempts=2, retry_wait_s=0.001)
-    with closing(client_of(settings)) as client:
-        found, _ = client.ask(PROMPT, lambda draft: draft)
+    with deaf_port() as port:
+        url = f"http://127.0.0.1:{port}"
+        settings = LlmSettings(
+            api_key=Secret(LLM_KEY), base_url=url, attempts=2, retry_wait_s=0.001
+        )
+        with closing(client_of(settings)) as client:
+            found, _ = client.ask(PROMPT, lambda draft: draft)
 
     assert found.words.startswith("127.0.0.1 could not be reached: ConnectError")
 

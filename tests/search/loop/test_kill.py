@@ -79,7 +79,7 @@ def resumed(cclsearch: Callable[..., Ended], store: Path) -> list[dict[str, obje
 
 
 def survivors(pids: list[int]) -> list[int]:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     alive = pids
     while alive and time.monotonic() < deadline:
         alive = [pid for pid in alive if Path(f"/proc/{pid}/exe").exists()]

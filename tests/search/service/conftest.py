@@ -60,7 +60,7 @@ class Served:
         """A client with the token of a role in a header; None has none. Close it, or use `with`."""
         own = {} if role is None else {"authorization": f"Bearer {self.tokens[role]}"}
         given = own | dict(headers or {})
-        return httpx2.Client(base_url=self.url, headers=given, timeout=30, trust_env=False, **more)
+        return httpx2.Client(base_url=self.url, headers=given, timeout=60, trust_env=False, **more)
 
     def say(self, *, head: str, body: bytes = b"", host: str | None = None) -> tuple[int, str]:
         """Send lines of a head as they are, and a body; gives the status and the whole answer."""
@@ -72,7 +72,7 @@ class Served:
 
     def connected(self) -> socket.socket:
         """A bare connection."""
-        return socket.create_connection(("127.0.0.1", self.service.config.listen.port), timeout=20)
+        return socket.create_connection(("127.0.0.1", self.service.config.listen.port), timeout=60)
 
 
 @contextmanager
@@ -107,12 +107,12 @@ def running(
             time.sleep(0.005)
         yield Served(url=f"http://127.0.0.1:{listen.port}", service=service, tokens=TOKENS)
         running_server.should_exit = True
-        thread.join(20)
+        thread.join(60)
 
 
 def until(fact: Callable[[], object]) -> None:
     """Wait for what comes a moment after an answer is there."""
-    end_s = time.monotonic() + 20
+    end_s = time.monotonic() + 60
     while not fact():
         assert time.monotonic() < end_s
         time.sleep(0.005)
@@ -123,6 +123,7 @@ def session_priority() -> Iterator[None]:
     """Leaves the priority of the session alone: services here run in the process of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(server, "AUTOGROUP", Path("/nonexistent"))
+        patch.setattr(server, "NICENESS", 0)
         yield
 
 

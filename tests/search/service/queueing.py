@@ -11,7 +11,7 @@ from search.service.runner import Runner, Scheduler, no_deliveries, run_folder, 
 from tests.support import records as testing
 
 ACTING = Path(__file__).with_name("acting.py")
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 def submission(study_id: str = "one", **facts: object) -> Submitted:

@@ -88,9 +88,11 @@ def test_a_file_of_a_trial_is_saved_whole(connect, tmp_path):
 
 def test_a_file_that_cannot_be_written_is_an_error_of_this_machine(connect, tmp_path):
     study = connect().study(FINISHED)
+    (tmp_path / "file").touch()
 
-    with pytest.raises(EnvironmentFault, match="cannot write"):
-        study.download(0, "logs/rank0.log", tmp_path / "nowhere" / "rank0.log")
+    for folder in ("nowhere", "file"):
+        with pytest.raises(EnvironmentFault, match="cannot write"):
+            study.download(0, "logs/rank0.log", tmp_path / folder / "rank0.log")
 
 
 def test_a_study_is_submitted_watched_and_cancelled(connect):

@@ -150,7 +150,7 @@ def test_cancelling_asks_the_process_to_end_also_after_a_restart(queue, running,
         queue.restart()
 
     assert queue.until_over("one").state is State.CANCELLED
-    assert not alive(running)
+    queue.until(lambda: not alive(running))
 
 
 def test_a_process_that_does_not_end_when_it_is_told_to_is_killed(queue, monkeypatch):
@@ -161,7 +161,7 @@ def test_a_process_that_does_not_end_when_it_is_told_to_is_killed(queue, monkeyp
     queue.table.change_from("one", State.RUNNING, State.CANCELLING)
 
     assert queue.until_over("one").state is State.CANCELLED
-    assert not alive(process)
+    queue.until(lambda: not alive(process))
 
 
 def test_a_study_cancelled_before_its_process_started_never_starts(queue):

@@ -18,6 +18,7 @@ from search.service.app import lock_store
 from search.service.runner import run_folder
 from search.service.server import AUTOGROUP, NICENESS
 from tests.search.loop.test_kill import survivors
+from tests.support.search import deaf_port
 from tests.support.service import CCLSEARCH, Serving, configured, searching
 
 
@@ -41,7 +42,7 @@ def test_a_search_outlives_a_killed_service_and_the_next_one_finds_it_again(tmp_
     environment = Path(f"/proc/{process}/environ").read_bytes()
     assert os.getpriority(os.PRIO_PROCESS, process) == os.getpriority(os.PRIO_PROCESS, 0)
 
-    with Serving(tmp_path, first.port) as second:
+    with deaf_port(first.port), Serving(tmp_path, first.port) as second:
         assert second.token == first.token  # who had the link comes back with it
         assert second.client.post(f"/studies/{queued}/cancel").json()["status"] == "cancelled"
         assert searching(store) == {study_id: [process]}

@@ -265,15 +265,18 @@ class SlurmStep(Slurm):
                 stderr=output,
                 start_new_session=True,
             )
-        deadline_s = time.monotonic() + STEP_LIMIT_S
-        while process.poll() is None and time.monotonic() < deadline_s:
-            with suppress(SchedulerBusy):
-                if (step := self.find(request.name)) is not None:
-                    self._processes[step], self._logs[step] = process, request.log
-                    return step
-            time.sleep(POLL_S)
-        process.kill()
-        process.wait()
+        deadline_s, step = time.monotonic() + STEP_LIMIT_S, None
+        try:
+            while process.poll() is None and time.monotonic() < deadline_s:
+                with suppress(SchedulerBusy):
+                    if (step := self.find(request.name)) is not None:
+                        self._processes[step], self._logs[step] = process, request.log
+                        return step
+                time.sleep(POLL_S)
+        finally:
+            if step is None:
+                process.kill()
+                process.wait()
         words = last_words(request.log.read_text(encoding="utf-8", errors="replace"))
         raise SchedulerError(words or f"srun: no step within {STEP_LIMIT_S:g} s")
 

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 
 import hook
@@ -106,7 +107,7 @@ def wait_until_ready(server, url) -> None:
     while True:
         if server.poll() is not None:
             sys.exit(f"the server ended with status {server.returncode} before it was ready")
-        with suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=5):
+        with suppress(OSError, HTTPException), urllib.request.urlopen(f"{url}/health", timeout=5):
             return
         time.sleep(0.2)
 

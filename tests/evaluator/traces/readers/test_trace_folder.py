@@ -1,14 +1,11 @@
 """A folder of traces is read as one run, and what is not one run is told apart."""
 
-import fcntl
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import termios
-import time
 from pathlib import Path
 from select import select
 
@@ -20,6 +17,7 @@ from evaluator.traces.readers.files import LARGE_LIMITS, ReadLimits
 from evaluator.traces.readers.formats import NoTraceError
 from evaluator.traces.readers.read import read_folder, read_in_processes
 from records.errors import TraceError
+from tests.support.processes import await_unread
 from tests.support.traces import GLOO, SYNTHETIC, named_cases, read
 
 KERNEL = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "dur": 100}
@@ -270,21 +268,13 @@ def test_a_process_killed_before_its_next_file_is_told_with_that_file(tmp_path):
     before = children()
     reading = one_at_a_time(tmp_path)
     (process,) = children() - before
-    wait_for_reply(process)
+    await_unread(process, 1)
     os.kill(process, signal.SIGKILL)
     os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
     assert next(reading)[0].name == "rank1.json"
     with pytest.raises(TraceError, match=r"rank2\.json: the process that read it was killed"):
         next(reading)
     assert children() == before
-
-
-def wait_for_reply(process):
-    """Until a process has written to its standard output what nobody has read yet."""
-    output = os.open(f"/proc/{process}/fd/1", os.O_WRONLY)
-    while not int.from_bytes(fcntl.ioctl(output, termios.FIONREAD, bytes(4)), sys.byteorder):
-        time.sleep(0.01)
-    os.close(output)
 
 
 def test_processes_end_with_whoever_asked_them(tmp_path):

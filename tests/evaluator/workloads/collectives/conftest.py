@@ -25,7 +25,7 @@ from evaluator.workloads.collectives.operations import (
 WARM_RANKS = Path(__file__).with_name("warm_ranks.py")
 MISBEHAVING = Path(__file__).with_name("misbehaving_rank.py")
 MAIN = ("-m", "evaluator.workloads.collectives.sweep")
-END_S = 60
+END_S = 240
 
 
 def request_for(

@@ -186,7 +186,7 @@ def test_it_ends_with_the_library():
 
 RANKS = 2
 STEPS = StudyMeasure(
-    warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=0, timeout_s=60
+    warmup_steps=1, timed_steps=5, max_timed_steps=5, profiled_steps=0, timeout_s=240
 )
 
 

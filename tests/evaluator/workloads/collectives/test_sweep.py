@@ -253,11 +253,11 @@ def test_an_exception_under_mpirun_ends_ranks_that_wait_inside_mpi(sweep_by_mpi)
 
 
 def test_a_rank_that_sleeps_is_ended_with_all_that_wait_for_it(sweep):
-    swept = sweep(request_for(GOOD, BAD, timeout_s=2), 2, "sleep")
+    swept = sweep(request_for(GOOD, BAD, timeout_s=5), 2, "sleep")
 
     assert swept.statuses[1] == TIMED_OUT
     assert swept.statuses[0] != 0  # its own time is over, or the connection is lost just before
-    said = "broadcast float32 256 B: no end after 2 s"
+    said = "broadcast float32 256 B: no end after 5 s"
     assert swept.error(1)["message"] == said
     assert swept.error(1)["type"].endswith("PointTimeoutError")
     assert f"rank 1: {said}" in swept.said(1)

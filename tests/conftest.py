@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # Tests interrupt processes of their own. Where this one was started in the background it ignores
 # these signals, and they would inherit that.
@@ -20,9 +20,16 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 for library in ("OMP", "OPENBLAS"):
     os.environ.setdefault(f"{library}_NUM_THREADS", "1")  # noqa: TID251 - before they are loaded
 
-# A deadline would time the machine, not the code. Where CI is set, hypothesis draws the same
-# examples every time. Half as many as usual keep the tests short; "thorough" draws 20 times more.
-settings.register_profile("untimed", parent=settings(), deadline=None, max_examples=50)
+# A deadline, or a limit on drawing, would time the machine, not the code. Where CI is set,
+# hypothesis draws the same examples every time. Half as many as usual keep the tests short;
+# "thorough" draws 20 times more. All examples of a test share its fixtures.
+settings.register_profile(
+    "untimed",
+    parent=settings(),
+    deadline=None,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
 settings.register_profile("thorough", parent=settings.get_profile("untimed"), max_examples=1000)
 settings.load_profile("untimed")
 

@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.timing.bench_csv import NEEDED, BenchPoint, BenchRow, read_bench
@@ -125,7 +125,7 @@ def test_rows_of_two_adapters_would_pass_for_replicates_and_are_refused(tmp_path
         read_bench(path)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
@@ -150,7 +150,7 @@ def test_what_was_written_is_read_without_loss(tmp_path, rows):
     assert [row.point.size_bytes for row in found] == [int(row["SendMsgSize(B)"]) for row in rows]
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(rest=st.binary(max_size=200))
 def test_any_bytes_are_rows_or_a_refusal(tmp_path, rest):
     (tmp_path / "a.csv").write_bytes(",".join(NEEDED).encode() + b"\n" + rest)

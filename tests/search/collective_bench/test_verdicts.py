@@ -4,7 +4,7 @@ import math
 import random
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evaluator.bus_bandwidth import bandwidth
@@ -184,9 +184,7 @@ def test_limits_that_mean_nothing_are_refused(limits):
         Limits(**limits)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=60)
 @given(base=LATENCIES, own=LATENCIES)
 def test_changes_have_the_sign_of_better(made, judged, base, own):
     assume(abs(base - own) > 1e-6 * base)
@@ -198,9 +196,7 @@ def test_changes_have_the_sign_of_better(made, judged, base, own):
     assert verdict.latency_change < 100
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30)
 @given(base=LATENCIES, ratio=st.floats(0.2, 5))
 def test_swapping_the_sides_swaps_the_sign(made, judged, base, ratio):
     assume(abs(ratio - 1) > 1e-6)

@@ -7,7 +7,7 @@ import socket
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search.service import guard
@@ -61,7 +61,7 @@ def test_a_head_that_makes_no_sense_is_refused(shared, head, code):
     assert shared.say(head=head)[0] == code
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(
     st.binary(max_size=80)
     | st.tuples(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from policies.contract import seed_names
@@ -232,7 +232,7 @@ PLAUSIBLE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(PLAUSIBLE | st.dictionaries(FIELDS | TEXTS, ANYTHING, max_size=4))
 @example({"seed_policy": "/etc/passwd"})
 @example({"seed_source": "import os\nos.system('id')\n", "name": "x"})

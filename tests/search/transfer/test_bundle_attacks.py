@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from records.errors import StudyError
@@ -179,11 +179,7 @@ def test_a_truncated_bundle_is_refused_wherever_it_ends(sound, tmp_path):
             read_bundle(path)
 
 
-@settings(
-    max_examples=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_no_change_of_a_byte_is_imported_as_something_else(data, sound, tmp_path):
     text = bytearray(b"".join(header(n, len(d)) + d + padding(len(d)) for n, d in sound) + END)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.recipes.frameworks import launch_line
@@ -326,9 +326,7 @@ def test_a_script_that_is_not_there_is_refused(tmp_path):
         read_script_lines(tmp_path / "none.sh", (), OURS)
 
 
-@settings(
-    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=15)
 @given(
     st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0\1\r\x7f"), max_size=12))
 )

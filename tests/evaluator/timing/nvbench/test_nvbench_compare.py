@@ -1,7 +1,7 @@
 """Two result files are compared state by state, and only what belongs together."""
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.timing.decision import Verdict
@@ -278,7 +278,7 @@ def test_a_benchmark_of_one_file_only_is_left_out_with_a_warning(sides):
 KEYS = st.lists(st.sampled_from(["I32", "F32", "F64"]), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40)
 @given(KEYS, st.randoms(use_true_random=False))
 def test_each_state_finds_its_own_partner_whatever_the_order(sides, keys, order):
     shuffled = list(keys)

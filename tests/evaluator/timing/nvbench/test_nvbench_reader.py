@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.timing.nvbench.read import NvbenchDocument, read_document
@@ -191,7 +191,6 @@ RESULTS = st.fixed_dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(RESULTS | ANY_JSON)
 def test_any_json_is_a_document_or_our_error(tmp_path, told):
     path = tmp_path / "a.json"

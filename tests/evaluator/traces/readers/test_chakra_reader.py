@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.traces.model import Activity, CollectiveKind, RankGroup
@@ -259,7 +259,6 @@ SOUND = b"".join(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_and_never_anything_else(tmp_path, data):
     content = bytearray(SOUND[: data.draw(st.integers(9, len(SOUND)))])
@@ -275,7 +274,6 @@ def test_a_damaged_file_is_read_or_refused_and_never_anything_else(tmp_path, dat
         assert traces.ranks[0].has_work
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data())
 def test_no_node_starts_before_what_it_waits_for_and_no_stream_runs_two(tmp_path, data):
     count = data.draw(st.integers(1, 12))

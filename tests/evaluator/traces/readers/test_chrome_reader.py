@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluator.traces.readers import chrome as chrome_text
@@ -92,7 +92,6 @@ VALUES = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
     events=st.lists(st.fixed_dictionaries({"name": TRICKY, "args": VALUES}), max_size=6),
     before=st.dictionaries(TRICKY, VALUES, max_size=2),

@@ -9,7 +9,7 @@ from copy import deepcopy
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.evaluate import diagnose
@@ -158,10 +158,7 @@ BYTES = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size
 SQL_VALUES = st.sampled_from(
     (None, -1, 0, 2**63 - 1, -(2**63), 1.5e300, "text", b"\0\xff", 1 << 40)
 )
-QUICK = settings(
-    max_examples=30,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+QUICK = settings(max_examples=30)
 
 
 def places(node):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluator.traces.analysis.breakdown import job_split
@@ -86,7 +86,7 @@ SPANS = st.builds(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(st.lists(SPANS, min_size=1, max_size=10))
 def test_any_job_reads_alike_in_both_forms(tmp_path, spans):
     events = [*HOST, *TPU, *spans, span("fusion.9", 0, 1)]
@@ -187,7 +187,6 @@ def test_damage_is_refused(tmp_path, damage):
 
 
 @given(st.integers(1, len(xspace(JOB)) - 1))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_truncated_profile_is_read_to_the_end_of_a_plane_or_refused(tmp_path, length):
     path = write(tmp_path, xspace(JOB)[:length])
     try:
@@ -200,7 +199,6 @@ def test_a_truncated_profile_is_read_to_the_end_of_a_plane_or_refused(tmp_path, 
     st.lists(st.tuples(st.integers(0, len(xspace(JOB)) - 1), st.integers(0, 255)), max_size=6),
     st.binary(max_size=6),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_changed_bytes_are_read_or_refused(tmp_path, changes, more):
     content = bytearray(xspace(JOB))
     for place, byte in changes:
